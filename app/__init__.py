@@ -1,0 +1,1 @@
+"""Processes and faces: everything that a person or a client touches."""

@@ -1,0 +1,1 @@
+"""Money: knows nothing of HTTP or engines."""

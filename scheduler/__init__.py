@@ -1,0 +1,1 @@
+"""Which engine, when: knows nothing of money or tenants' names (a fairness key is enough)."""
