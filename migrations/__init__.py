@@ -1,0 +1,1 @@
+"""The schema's history: date-named, one head, each step reversible."""

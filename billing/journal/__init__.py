@@ -1,0 +1,1 @@
+"""The gateway's durable local journal, and the settler that posts it to PostgreSQL exactly once."""

@@ -1,0 +1,1 @@
+"""Tokens × price: the only multiplication of money. Pure."""

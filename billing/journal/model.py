@@ -1,0 +1,142 @@
+"""The records of a journal: `admitted → progress* → settled`, and `refused` beside it.
+
+A journal is one file per gateway incarnation, in the order of the moves. The settler joins a
+`Settled` to its `Admitted`; a request whose process died is settled from its last progress row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.core.ids import (
+    AllowanceId,
+    BackendId,
+    DeploymentId,
+    IncarnationId,
+    KeyId,
+    ModelId,
+    PriceVersionId,
+    ProjectId,
+    RequestId,
+    TenantId,
+)
+from billing.metering.model import Outcome, Usage, UsageSource
+from billing.rating.model import Rates
+
+RECORD_VERSION = 1
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """First record of a journal."""
+
+    version: int
+    incarnation_id: IncarnationId
+    at_ms: int
+    host: str
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """What one allowance gave to a request: `amount` (n) when admitted."""
+
+    allowance_id: AllowanceId
+    amount: int
+
+
+class Used(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a hold: `held` (n) and `used` (x); x > n is an overrun."""
+
+    allowance_id: AllowanceId
+    held: int
+    used: int
+
+
+class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+    """A request that passed admission: who, what, at which pinned prices, with which holds."""
+
+    request_id: RequestId
+    at_ms: int
+    tenant_id: TenantId
+    project_id: ProjectId
+    key_id: KeyId
+    model_id: ModelId
+    model_name: str
+    deployment_id: DeploymentId
+    endpoint: str
+    streamed: bool
+    currency: str
+    price_version_id: PriceVersionId
+    rates: Rates
+    input_bound: int
+    output_bound: int
+    holds: tuple[Held, ...]
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """Where a running stream stands: cumulative usage as the engine reported it, or None."""
+
+    request_id: RequestId
+    backend_id: BackendId
+    usage: Usage | None
+    bytes_relayed: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """One row, every two seconds, for all running streams of the process."""
+
+    at_ms: int
+    readings: tuple[Reading, ...]
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """The end of a request.
+
+    usage: what is known to be consumed.   billed: the part that the published policy bills.
+    unknown_bound: upper bound of what nobody reported (source `unknown`), else None.
+    cost_picos: rate(billed) at the pinned rates.   flags: e.g. `cached_unknown`, `cached_above_input`.
+    attempts: as `scheduler.dispatch.Attempt`, plain values, for `explain`.
+    """
+
+    request_id: RequestId
+    at_ms: int
+    outcome: Outcome
+    usage_source: UsageSource
+    usage: Usage
+    billed: Usage
+    unknown_bound: Usage | None
+    cost_picos: int
+    used: tuple[Used, ...]
+    backend_id: BackendId | None
+    status: int
+    error_code: str | None
+    finish_reason: str | None
+    ttft_ms: int | None
+    duration_ms: int
+    bytes_relayed: int
+    flags: tuple[str, ...]
+    attempts: tuple[dict[str, Any], ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A request of a known key that was not admitted; costs nothing, explains itself."""
+
+    request_id: RequestId
+    at_ms: int
+    tenant_id: TenantId
+    project_id: ProjectId
+    key_id: KeyId
+    model_name: str | None
+    endpoint: str
+    reason: str
+    message: str
+    status: int
+    limit: str | None
+    observed: str | None
+    retry_after_s: float | None
+
+
+Record = Opened | Admitted | Progress | Settled | Refused
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Record).decode

@@ -1,0 +1,10 @@
+"""Alembic's entry: runs the migrations on the connection that `runner` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, transaction_per_migration=True)
+with context.begin_transaction():
+    context.run_migrations()
