@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from migrations.sql import run
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -11,8 +11,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "op.execute('')"}
+    ${upgrades if upgrades else "run('')"}
 
 
 def downgrade() -> None:
-    ${downgrades if downgrades else "op.execute('')"}
+    ${downgrades if downgrades else "run('')"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from migrations.sql import run
 
 revision = "20261130_0001"
 down_revision = None
@@ -59,8 +59,8 @@ DROP EXTENSION btree_gist;
 
 
 def upgrade() -> None:
-    op.execute(UP)
+    run(UP)
 
 
 def downgrade() -> None:
-    op.execute(DOWN)
+    run(DOWN)

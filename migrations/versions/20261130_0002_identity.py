@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from migrations.sql import run
 
 revision = "20261130_0002"
 down_revision = "20261130_0001"
@@ -97,8 +97,8 @@ DOWN = "DROP TABLE audit_log, idempotency_key, api_key, access_token, session, m
 
 
 def upgrade() -> None:
-    op.execute(UP)
+    run(UP)
 
 
 def downgrade() -> None:
-    op.execute(DOWN)
+    run(DOWN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from migrations.sql import run
 
 revision = "20261130_0003"
 down_revision = "20261130_0002"
@@ -117,8 +117,8 @@ DROP FUNCTION freeze_price, freeze_price_version;
 
 
 def upgrade() -> None:
-    op.execute(UP)
+    run(UP)
 
 
 def downgrade() -> None:
-    op.execute(DOWN)
+    run(DOWN)
