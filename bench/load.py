@@ -53,7 +53,9 @@ def post(*, host: str, path: str, key: str, body: bytes) -> bytes:
 class _Connection(asyncio.Protocol):
     """One client: sends a shot, waits for its whole answer, sends the next while any are left."""
 
-    def __init__(self, shot: Shot, *, take: Callable[[], bool], tally: Tally, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, shot: Shot, *, take: Callable[[], bool], tally: Tally, done: asyncio.Future[None]
+    ) -> None:
         self._shot = shot
         self._take = take
         self._tally = tally

@@ -15,7 +15,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def describe() -> dict[str, Any]:
     """The machine and the versions, for the head of a result."""
     cpu = [line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     return {
         "cpu": cpu[0] if cpu else platform.machine(),
         "cores": os.cpu_count(),

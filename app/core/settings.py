@@ -36,7 +36,9 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level logged.")
 
     gateway_host: str = Field("127.0.0.1", description="Address on which the gateway listens.")
-    gateway_port: int = Field(8080, ge=1, le=65535, description="Port of the data plane, shared by its processes.")
+    gateway_port: int = Field(
+        8080, ge=1, le=65535, description="Port of the data plane, shared by its processes."
+    )
     control_host: str = Field("127.0.0.1", description="Address on which control API and console listen.")
     control_port: int = Field(8081, ge=1, le=65535, description="Port of the control API and the console.")
     metrics_host: str = Field("127.0.0.1", description="Address of each process' own /metrics and /health.")
@@ -47,26 +49,41 @@ class Settings(BaseSettings):
     body_limit_bytes: int = Field(
         16 * 1024 * 1024, ge=1024, description="Largest request body the gateway reads, in bytes."
     )
-    body_timeout_s: float = Field(30.0, gt=0, description="Longest time a request's head and body may take to come.")
+    body_timeout_s: float = Field(
+        30.0, gt=0, description="Longest time a request's head and body may take to come."
+    )
     connect_timeout_s: float = Field(2.0, gt=0, description="Longest time to connect to an engine.")
     first_token_timeout_s: float = Field(
-        60.0, gt=0, description="Longest time from sending a streamed request to an engine to its first token."
+        60.0,
+        gt=0,
+        description="Longest time from sending a streamed request to an engine to its first token.",
     )
-    idle_timeout_s: float = Field(60.0, gt=0, description="Longest silence within an engine's streamed answer.")
-    request_timeout_s: float = Field(600.0, gt=0, description="Longest time of one attempt at an engine in all.")
-    attempts: int = Field(3, ge=1, le=10, description="Most backends tried for one request before its first byte.")
+    idle_timeout_s: float = Field(
+        60.0, gt=0, description="Longest silence within an engine's streamed answer."
+    )
+    request_timeout_s: float = Field(
+        600.0, gt=0, description="Longest time of one attempt at an engine in all."
+    )
+    attempts: int = Field(
+        3, ge=1, le=10, description="Most backends tried for one request before its first byte."
+    )
     probe_interval_s: float = Field(2.0, gt=0, description="Time between two health probes of a backend.")
     recall_bound_s: float = Field(
         0.15, gt=0, description="Longest wait for other processes' unused lease before a request is refused."
     )
     lease_renew_s: float = Field(0.25, gt=0, description="Time between two background renewals of leases.")
     journal_commit_ms: int = Field(
-        5, ge=0, le=1000, description="Longest time for which settled records are gathered before one disk sync."
+        5,
+        ge=0,
+        le=1000,
+        description="Longest time for which settled records are gathered before one disk sync.",
     )
     progress_interval_s: float = Field(
         2.0, gt=0, description="Time between two progress rows of a running stream in the journal."
     )
-    settle_interval_s: float = Field(0.1, gt=0, description="Time between two looks of the settler at the journals.")
+    settle_interval_s: float = Field(
+        0.1, gt=0, description="Time between two looks of the settler at the journals."
+    )
     session_hours: int = Field(12, ge=1, description="Life of a console session in hours.")
 
 
