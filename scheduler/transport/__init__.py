@@ -1,0 +1,1 @@
+"""HTTP/1.1 to engines: one pooled client that works by callbacks; streams, deadlines, cancellation."""
