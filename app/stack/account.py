@@ -48,7 +48,7 @@ class Account:
             return {"user": self.uid, "group": self.gid, "extra_groups": [], "preexec_fn": die, "cwd": "/"}
         if self.kind == "namespace":
             return {"preexec_fn": _entering_namespace(die), "cwd": "/"}
-        return {"preexec_fn": die, "cwd": "/"}
+        return {"preexec_fn": die}
 
     def reaches(self, path: Path) -> bool:
         """True if this account may enter (or execute) `path`, every folder above it included."""
@@ -61,10 +61,15 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
 
+def myself() -> Account:
+    """The account of this process."""
+    return Account("same", os.geteuid(), os.getegid())
+
+
 def unprivileged() -> Account:
     """The account for servers that refuse root; our own unless we are root."""
     if os.geteuid() != 0:
-        return Account("same", os.geteuid(), os.getegid())
+        return myself()
     other = _account_of_nobody()
     try:
         subprocess.run(["/bin/true"], check=True, **other.arguments())

