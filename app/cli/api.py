@@ -1,0 +1,164 @@
+"""A client of the control API: where it is, who we are, and its errors as ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.errors import CommandFailed, ExitCode, usage_error
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 30.0
+_EXIT_CODES = {
+    400: ExitCode.USAGE,
+    422: ExitCode.USAGE,
+    401: ExitCode.NOT_ALLOWED,
+    403: ExitCode.NOT_ALLOWED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CONFLICT,
+}
+_REMEDIES = {
+    401: "set STEELYARD_TOKEN to an access token (sya_…) that is still valid",
+    403: "ask an operator for a role that has this scope",
+    409: "look at its present state, or use another --idempotency-key",
+    503: "steelyard status",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the control API is and with which access token we call it."""
+
+    url: str
+    token: str
+
+
+def find_place(data_dir: Path) -> Place:
+    """The control API of the environment, else of the local stack. Raises CommandFailed if neither is known."""
+    url, token = os.environ.get("STEELYARD_CONTROL_URL"), os.environ.get("STEELYARD_TOKEN")
+    if url and token:
+        return Place(url.rstrip("/"), token)
+    try:
+        known = json.loads((data_dir / "credentials.json").read_bytes())
+        return Place(url or str(known["control_url"]), token or str(known["token"]))
+    except (FileNotFoundError, NotADirectoryError):
+        why = f"there is no {data_dir / 'credentials.json'}, and STEELYARD_CONTROL_URL and STEELYARD_TOKEN are not both set"
+    except PermissionError:
+        why = f"{data_dir / 'credentials.json'} belongs to another user"
+    except (ValueError, KeyError, TypeError):
+        why = f"{data_dir / 'credentials.json'} is damaged"
+    raise CommandFailed(
+        "not_connected",
+        "no Steelyard to talk to",
+        exit_code=ExitCode.UNREACHABLE,
+        why=why,
+        remedy="steelyard up --detach, or set the two variables",
+    )
+
+
+class Api:
+    """Calls under `/api/v1`; answers are decoded JSON, errors are raised as CommandFailed."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._call("GET", path, query=query)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
+        return self._call("POST", path, body=body or {}, idempotency_key=idempotency_key)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._call("PUT", path, body=body)
+
+    def patch(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
+        return self._call("PATCH", path, body=body, idempotency_key=idempotency_key)
+
+    def delete(self, path: str) -> Any:
+        return self._call("DELETE", path)
+
+    def rows(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Every row of a list, page after page."""
+        while True:
+            page = self.get(path, limit=200, **query)
+            yield from page["data"]
+            if not page.get("has_more"):
+                return
+            query["after"] = page["next"]
+
+    def only(self, path: str, *, noun: str) -> str:
+        """The id of the one row of a list. Raises a usage error if there are none or several."""
+        rows = self.get(path, limit=2)["data"]
+        if len(rows) == 1:
+            return str(rows[0]["id"])
+        amount = "no" if not rows else "more than one"
+        raise usage_error(f"there is {amount} {noun}: say which", remedy=f"steelyard {noun}s list")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        import httpx
+
+        headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        try:
+            answer = self._client.request(method, f"/api/v1{path}", params=known, json=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise _unreachable(str(self._client.base_url), error) from error
+        if answer.is_error:
+            raise _failure(answer.status_code, answer.content)
+        return answer.json() if answer.content else None
+
+
+@contextmanager
+def connect(data_dir: Path) -> Iterator[Api]:
+    """The control API for the length of a command."""
+    import httpx
+
+    place = find_place(data_dir)
+    headers = {"authorization": f"Bearer {place.token}"}
+    # A control API is inside the organisation, mostly on this machine: a proxy for the internet is not its way.
+    with httpx.Client(base_url=place.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as client:
+        yield Api(client)
+
+
+def _unreachable(url: str, error: Exception) -> CommandFailed:
+    return CommandFailed(
+        "unreachable",
+        f"the control API at {url} does not answer",
+        exit_code=ExitCode.UNREACHABLE,
+        why=str(error) or type(error).__name__,
+        remedy="steelyard status",
+    )
+
+
+def _failure(status: int, content: bytes) -> CommandFailed:
+    try:
+        known = dict(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        known = {"message": f"the control API answered with status {status}"}
+    code = str(known.pop("code", "failed"))
+    what = str(known.pop("message", "the request failed"))
+    request_id = known.pop("request_id", None)
+    return CommandFailed(
+        code,
+        what,
+        exit_code=_EXIT_CODES.get(status, ExitCode.FAILED),
+        why=", ".join(f"{name} {value}" for name, value in known.items() if isinstance(value, str | int)),
+        remedy=_REMEDIES.get(status, ""),
+        request_id=request_id,
+        facts=known,
+    )

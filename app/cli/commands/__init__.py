@@ -1,0 +1,1 @@
+"""One module per noun; each defines a `noun` of verbs that `app.cli.main` gathers."""

@@ -1,0 +1,108 @@
+"""`steelyard tenants …`: who pays."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.cli.api import connect
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, Yes, described, noun
+from app.cli.present import confirm, show_page, show_record
+
+verbs = noun(
+    "tenants",
+    "Who pays: each has a currency, a time zone, projects and a wallet.",
+    "steelyard tenants list",
+    "steelyard tenants create Acme --currency EUR --timezone Europe/Berlin",
+    "steelyard tenants show ten_0193f0c2",
+)
+COLUMNS = {"id": "id", "name": "name", "currency": "currency", "timezone": "time zone", "status": "status"}
+TenantId = Annotated[str, typer.Argument(help="Tenant id: ten_…")]
+
+
+@verbs.command(
+    "create",
+    help=described(
+        "Create a tenant and its wallet.",
+        "steelyard tenants create Acme",
+        "steelyard tenants create Acme --currency CNY --timezone Asia/Shanghai",
+        "steelyard tenants create Acme --json",
+    ),
+)
+def create(
+    name: Annotated[str, typer.Argument(help="Name for people.")],
+    *,
+    currency: Annotated[str, typer.Option(help="ISO 4217 code of what it pays in.")] = "USD",
+    timezone: Annotated[str, typer.Option(help="IANA zone in which its days and months are cut.")] = "UTC",
+    price_book: Annotated[str | None, typer.Option(help="Price book id; else the default of its currency.")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    body = {"name": name, "currency": currency, "timezone": timezone}
+    if price_book:
+        body["price_book_id"] = price_book
+    with connect(data_dir) as api:
+        show_record(api.post("/tenants", body), as_json=as_json)
+
+
+@verbs.command(
+    "list",
+    help=described(
+        "List the tenants that you may see.",
+        "steelyard tenants list",
+        "steelyard tenants list --json",
+        "steelyard tenants list --limit 500",
+    ),
+)
+def list_tenants(
+    *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
+) -> None:
+    with connect(data_dir) as api:
+        page = api.get("/tenants", limit=limit, after=after)
+    show_page(page, COLUMNS, as_json=as_json, empty="no tenants: steelyard tenants create NAME")
+
+
+@verbs.command(
+    "show",
+    help=described(
+        "Show a tenant.",
+        "steelyard tenants show ten_0193f0c2",
+        "steelyard tenants show ten_0193f0c2 --json",
+        "steelyard tenants show ten_0193f0c2 --data-dir /srv/steelyard",
+    ),
+)
+def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    with connect(data_dir) as api:
+        show_record(api.get(f"/tenants/{tenant}"), as_json=as_json)
+
+
+@verbs.command(
+    "suspend",
+    help=described(
+        "Refuse all new requests of a tenant until it is resumed.",
+        "steelyard tenants suspend ten_0193f0c2",
+        "steelyard tenants suspend ten_0193f0c2 --yes",
+        "steelyard tenants suspend ten_0193f0c2 --yes --json",
+    ),
+)
+def suspend(
+    tenant: TenantId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
+) -> None:
+    confirm(f"Refuse all new requests of {tenant}?", yes=yes)
+    with connect(data_dir) as api:
+        show_record(api.patch(f"/tenants/{tenant}", {"status": "suspended"}), as_json=as_json)
+
+
+@verbs.command(
+    "resume",
+    help=described(
+        "Serve a suspended tenant again.",
+        "steelyard tenants resume ten_0193f0c2",
+        "steelyard tenants resume ten_0193f0c2 --json",
+        "steelyard tenants resume ten_0193f0c2 --data-dir /srv/steelyard",
+    ),
+)
+def resume(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    with connect(data_dir) as api:
+        show_record(api.patch(f"/tenants/{tenant}", {"status": "active"}), as_json=as_json)

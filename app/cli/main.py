@@ -1,0 +1,79 @@
+"""The `steelyard` command: gathers the nouns and turns failures into exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from app.cli.commands import (
+    audit,
+    backends,
+    deployments,
+    keys,
+    models,
+    prices,
+    projects,
+    requests,
+    stack,
+    tenants,
+    usage,
+    wallets,
+)
+from app.cli.errors import CommandFailed, ExitCode, report
+from app.cli.options import described
+
+app = typer.Typer(
+    name="steelyard",
+    help=described(
+        "A tokens service on your own accelerators: every token weighed once, priced once, billed once.",
+        "steelyard up",
+        "steelyard usage show",
+        "steelyard requests explain req_0193f0c2",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+stack.add_to(app)
+for module in (tenants, projects, keys, models, deployments, backends, prices, wallets, usage, requests, audit):
+    app.add_typer(module.verbs)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; failures are printed to standard error."""
+    as_json = "--json" in arguments
+    try:
+        code = app(args=list(arguments), prog_name="steelyard", standalone_mode=False)
+    except CommandFailed as error:
+        return report(error, as_json=as_json)
+    except TyperException as error:
+        return _report_usage(error, as_json=as_json)
+    except typer.Abort:
+        return report(CommandFailed("aborted", "stopped before anything was done"), as_json=as_json)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return int(ExitCode.OK)
+    return code if isinstance(code, int) else int(ExitCode.OK)
+
+
+def main() -> None:
+    """Entry point of the `steelyard` program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _report_usage(error: TyperException, *, as_json: bool) -> int:
+    what = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "steelyard"
+    if not what:  # a noun without a verb: its help is the answer, and was printed
+        return int(ExitCode.USAGE)
+    remedy = f"{path} --help"
+    return report(CommandFailed("usage", what, exit_code=ExitCode.USAGE, remedy=remedy), as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()
