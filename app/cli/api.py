@@ -41,7 +41,7 @@ class Place:
 
 
 def find_place(data_dir: Path) -> Place:
-    """The control API of the environment, else of the local stack. Raises CommandFailed if neither is known."""
+    """Where the environment says, else the local stack. Raises CommandFailed if neither is known."""
     url, token = os.environ.get("STEELYARD_CONTROL_URL"), os.environ.get("STEELYARD_TOKEN")
     if url and token:
         return Place(url.rstrip("/"), token)
@@ -49,7 +49,7 @@ def find_place(data_dir: Path) -> Place:
         known = json.loads((data_dir / "credentials.json").read_bytes())
         return Place(url or str(known["control_url"]), token or str(known["token"]))
     except (FileNotFoundError, NotADirectoryError):
-        why = f"there is no {data_dir / 'credentials.json'}, and STEELYARD_CONTROL_URL and STEELYARD_TOKEN are not both set"
+        why = f"no {data_dir / 'credentials.json'}, nor both of STEELYARD_CONTROL_URL and STEELYARD_TOKEN"
     except PermissionError:
         why = f"{data_dir / 'credentials.json'} belongs to another user"
     except (ValueError, KeyError, TypeError):
@@ -72,7 +72,9 @@ class Api:
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, query=query)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None) -> Any:
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
+    ) -> Any:
         return self._call("POST", path, body=body or {}, idempotency_key=idempotency_key)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -130,7 +132,7 @@ def connect(data_dir: Path) -> Iterator[Api]:
 
     place = find_place(data_dir)
     headers = {"authorization": f"Bearer {place.token}"}
-    # A control API is inside the organisation, mostly on this machine: a proxy for the internet is not its way.
+    # The control API is inside the organisation, mostly on this machine: a proxy is not the way to it.
     with httpx.Client(base_url=place.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as client:
         yield Api(client)
 

@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 class CommandFailed(Exception):
     """A command that can't do what it was asked.
 
-    code: stable, for programs.   what, why, remedy: one line each, for people; `why` and `remedy` may be empty.
+    code: stable, for programs.   what, why, remedy: a line each, for people; the last two may be empty.
     facts: more of the answer, shown with `--json`; never a secret.
     """
 
@@ -52,7 +52,9 @@ class CommandFailed(Exception):
     def as_object(self) -> dict[str, Any]:
         """The error in the shape of the control API's errors."""
         known = {"code": self.code, "message": self.what, "why": self.why, "remedy": self.remedy}
-        return {"error": {**self.facts, **known, "request_id": self.request_id, "exit_code": int(self.exit_code)}}
+        return {
+            "error": {**self.facts, **known, "request_id": self.request_id, "exit_code": int(self.exit_code)}
+        }
 
 
 def usage_error(what: str, *, remedy: str = "") -> CommandFailed:

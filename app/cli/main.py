@@ -23,23 +23,22 @@ from app.cli.commands import (
     wallets,
 )
 from app.cli.errors import CommandFailed, ExitCode, report
-from app.cli.options import described
 
-app = typer.Typer(
-    name="steelyard",
-    help=described(
-        "A tokens service on your own accelerators: every token weighed once, priced once, billed once.",
-        "steelyard up",
-        "steelyard usage show",
-        "steelyard requests explain req_0193f0c2",
-    ),
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-stack.add_to(app)
-for module in (tenants, projects, keys, models, deployments, backends, prices, wallets, usage, requests, audit):
+app = stack.verbs
+nouns = (tenants, projects, keys, models, deployments, backends, prices, wallets, usage, requests, audit)
+for module in nouns:
+    tenants,
+    projects,
+    keys,
+    models,
+    deployments,
+    backends,
+    prices,
+    wallets,
+    usage,
+    requests,
+    audit,
+):
     app.add_typer(module.verbs)
 
 
@@ -55,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return report(CommandFailed("aborted", "stopped before anything was done"), as_json=as_json)
     except BrokenPipeError:  # the reader of our output has seen enough
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return int(ExitCode.OK)
     return code if isinstance(code, int) else int(ExitCode.OK)
 
@@ -69,7 +68,8 @@ def _report_usage(error: TyperException, *, as_json: bool) -> int:
     what = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "steelyard"
-    if not what:  # a noun without a verb: its help is the answer, and was printed
+    if what.startswith("Usage:"):  # a noun without a verb: its help is the answer
+        sys.stderr.write(what + "\n")
         return int(ExitCode.USAGE)
     remedy = f"{path} --help"
     return report(CommandFailed("usage", what, exit_code=ExitCode.USAGE, remedy=remedy), as_json=as_json)

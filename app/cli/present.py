@@ -17,10 +17,9 @@ from app.cli.errors import CommandFailed, ExitCode
 Columns = Mapping[str, str]
 """Field (dots reach into objects) → heading."""
 
-_RIGHT = frozenset(
-    "amount posted held available cost requests input input_cached input_cache_write output tokens total price".split()
-    + "limit context_limit max_output_tokens weight max_concurrent ttft_ms duration_ms status_code sequence".split()
-)
+_NUMBERS = "amount posted held available cost price requests tokens total weight sequence limit"
+_TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
+_RIGHT = frozenset((*_NUMBERS.split(), *_TOKENS.split(), "ttft_ms", "duration_ms"))
 
 
 def print_json(value: Any) -> None:
@@ -33,7 +32,9 @@ def hint(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: bool, empty: str = "none") -> None:
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Columns, *, as_json: bool, empty: str = "none"
+) -> None:
     """A list as table, aligned text or JSON array."""
     if as_json:
         print_json(list(rows))
@@ -119,7 +120,9 @@ def _print_plain(rows: Sequence[Sequence[str]], headings: Sequence[str], right: 
     table = [[heading.upper() for heading in headings], *rows]
     widths = [max(len(row[index]) for row in table) for index in range(len(headings))]
     for row in table:
-        cells = (f"{text:>{w}}" if r else f"{text:<{w}}" for text, w, r in zip(row, widths, right, strict=True))
+        cells = (
+            f"{text:>{w}}" if r else f"{text:<{w}}" for text, w, r in zip(row, widths, right, strict=True)
+        )
         print("  ".join(cells).rstrip())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, noun, verb
 from app.cli.present import show_page
 
 verbs: typer.Typer = noun(
@@ -26,14 +26,13 @@ COLUMNS = {
 }
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the newest rows of the audit log.",
-        "steelyard audit list",
-        "steelyard audit list --limit 200",
-        "steelyard audit list --json",
-    ),
+    "List the newest rows of the audit log.",
+    "steelyard audit list",
+    "steelyard audit list --limit 200",
+    "steelyard audit list --json",
 )
 def list_rows(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, Yes, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, Yes, noun, verb
 from app.cli.present import confirm, show_page, show_record
 
 verbs = noun(
@@ -29,21 +29,22 @@ COLUMNS = {
 BackendId = Annotated[str, typer.Argument(help="Backend id: bck_…")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "add",
-    help=described(
-        "Add an engine to a deployment.",
-        "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B",
-        "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B --test",
-        "steelyard backends add http://127.0.0.1:8090 --engine llama-server --served-model smollm2 --max-concurrent 4",
-    ),
+    "Add an engine to a deployment.",
+    "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B",
+    "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B --test",
+    "steelyard backends add http://127.0.0.1:8090 --engine llama-server --served-model smollm2",
 )
 def add(
     base_url: Annotated[str, typer.Argument(help="Address of the engine: http://host:port")],
     *,
     engine: Annotated[str, typer.Option(help="vllm, llama-server, sglang, openai or simulator.")],
     served_model: Annotated[str, typer.Option(help="The model's name at the engine.")],
-    deployment: Annotated[str | None, typer.Option(help="Deployment id; may be left out if there is one.")] = None,
+    deployment: Annotated[
+        str | None, typer.Option(help="Deployment id; may be left out if there is one.")
+    ] = None,
     max_concurrent: Annotated[int, typer.Option(min=1, help="Most requests at once.")] = 64,
     weight: Annotated[int, typer.Option(min=0, max=1000, help="Share of the load, 0 to 1000.")] = 100,
     test: Annotated[bool, typer.Option("--test", help="Ask the engine first whether it is well.")] = False,
@@ -62,14 +63,13 @@ def add(
         show_record(api.post("/backends?test=true" if test else "/backends", body), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the backends.",
-        "steelyard backends list",
-        "steelyard backends list --json",
-        "steelyard backends list --limit 500",
-    ),
+    "List the backends.",
+    "steelyard backends list",
+    "steelyard backends list --json",
+    "steelyard backends list --limit 500",
 )
 def list_backends(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
@@ -79,56 +79,52 @@ def list_backends(
     show_page(page, COLUMNS, as_json=as_json, empty="no backends: steelyard backends add URL")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a backend.",
-        "steelyard backends show bck_0193f0c2",
-        "steelyard backends show bck_0193f0c2 --json",
-        "steelyard backends show bck_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Show a backend.",
+    "steelyard backends show bck_0193f0c2",
+    "steelyard backends show bck_0193f0c2 --json",
+    "steelyard backends show bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.get(f"/backends/{backend}"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "drain",
-    help=described(
-        "Send a backend no new requests; those that run there go on to their end.",
-        "steelyard backends drain bck_0193f0c2",
-        "steelyard backends drain bck_0193f0c2 --json",
-        "steelyard backends drain bck_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Send a backend no new requests; those that run there go on to their end.",
+    "steelyard backends drain bck_0193f0c2",
+    "steelyard backends drain bck_0193f0c2 --json",
+    "steelyard backends drain bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def drain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.post(f"/backends/{backend}/drain"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "undrain",
-    help=described(
-        "Send a drained backend requests again.",
-        "steelyard backends undrain bck_0193f0c2",
-        "steelyard backends undrain bck_0193f0c2 --json",
-        "steelyard backends undrain bck_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Send a drained backend requests again.",
+    "steelyard backends undrain bck_0193f0c2",
+    "steelyard backends undrain bck_0193f0c2 --json",
+    "steelyard backends undrain bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def undrain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.post(f"/backends/{backend}/undrain"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "remove",
-    help=described(
-        "Take a backend out of its deployment; its past stays.",
-        "steelyard backends remove bck_0193f0c2",
-        "steelyard backends remove bck_0193f0c2 --yes",
-        "steelyard backends remove bck_0193f0c2 --yes --json",
-    ),
+    "Take a backend out of its deployment; its past stays.",
+    "steelyard backends remove bck_0193f0c2",
+    "steelyard backends remove bck_0193f0c2 --yes",
+    "steelyard backends remove bck_0193f0c2 --yes --json",
 )
 def remove(
     backend: BackendId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, noun, verb
 from app.cli.present import show_page, show_record
 
 verbs = noun(
@@ -20,14 +20,13 @@ verbs = noun(
 COLUMNS = {"id": "id", "model_id": "model", "policy": "policy", "created_at": "created"}
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Serve a model: backends are added to the deployment.",
-        "steelyard deployments create qwen3-8b",
-        "steelyard deployments create mdl_0193f0c2 --policy least_predicted_wait",
-        "steelyard deployments create qwen3-8b --json",
-    ),
+    "Serve a model: backends are added to the deployment.",
+    "steelyard deployments create qwen3-8b",
+    "steelyard deployments create mdl_0193f0c2 --policy least_predicted_wait",
+    "steelyard deployments create qwen3-8b --json",
 )
 def create(
     model: Annotated[str, typer.Argument(help="Model id or name.")],
@@ -41,14 +40,13 @@ def create(
         show_record(api.post("/deployments", {"model_id": model_id, "policy": policy}), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the deployments.",
-        "steelyard deployments list",
-        "steelyard deployments list --json",
-        "steelyard deployments list --limit 500",
-    ),
+    "List the deployments.",
+    "steelyard deployments list",
+    "steelyard deployments list --json",
+    "steelyard deployments list --limit 500",
 )
 def list_deployments(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
@@ -58,14 +56,13 @@ def list_deployments(
     show_page(page, COLUMNS, as_json=as_json, empty="no deployments: steelyard deployments create MODEL")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a deployment.",
-        "steelyard deployments show dep_0193f0c2",
-        "steelyard deployments show dep_0193f0c2 --json",
-        "steelyard deployments show dep_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Show a deployment.",
+    "steelyard deployments show dep_0193f0c2",
+    "steelyard deployments show dep_0193f0c2 --json",
+    "steelyard deployments show dep_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(
     deployment: Annotated[str, typer.Argument(help="Deployment id: dep_…")],

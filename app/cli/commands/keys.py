@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.api import Api, connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, ProjectOption, Yes, described, noun
+from app.cli.options import (
+    DEFAULT_DATA_DIR,
+    After,
+    AsJson,
+    DataDir,
+    Limit,
+    ProjectOption,
+    Yes,
+    noun,
+    verb,
+)
 from app.cli.present import confirm, hint, show_page, show_record
 
 verbs = noun(
@@ -32,20 +42,21 @@ COLUMNS = {
 KeyId = Annotated[str, typer.Argument(help="Key id: key_…")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Create an API key of a project and print its secret, this once.",
-        "steelyard keys create ci",
-        "steelyard keys create ci --project prj_0193f0c2 --model smollm2-135m-instruct",
-        "steelyard keys create ci --json",
-    ),
+    "Create an API key of a project and print its secret, this once.",
+    "steelyard keys create ci",
+    "steelyard keys create ci --project prj_0193f0c2 --model smollm2-135m-instruct",
+    "steelyard keys create ci --json",
 )
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     *,
     project: ProjectOption = None,
-    model: Annotated[list[str] | None, typer.Option(help="Only this model; repeat for more. Else all.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Only this model; repeat for more. Else all.")
+    ] = None,
     scope: Annotated[list[str] | None, typer.Option(help="Only this scope; repeat for more.")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
@@ -59,14 +70,13 @@ def create(
         _show_secret(api.post(f"/projects/{_project(api, project)}/keys", body), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the keys of a project, revoked ones too.",
-        "steelyard keys list",
-        "steelyard keys list --project prj_0193f0c2",
-        "steelyard keys list --json",
-    ),
+    "List the keys of a project, revoked ones too.",
+    "steelyard keys list",
+    "steelyard keys list --project prj_0193f0c2",
+    "steelyard keys list --json",
 )
 def list_keys(
     *,
@@ -81,28 +91,26 @@ def list_keys(
     show_page(page, COLUMNS, as_json=as_json, empty="no keys: steelyard keys create NAME")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a key, without its secret.",
-        "steelyard keys show key_0193f0c2",
-        "steelyard keys show key_0193f0c2 --json",
-        "steelyard keys show key_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Show a key, without its secret.",
+    "steelyard keys show key_0193f0c2",
+    "steelyard keys show key_0193f0c2 --json",
+    "steelyard keys show key_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(key: KeyId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.get(f"/keys/{key}"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "rotate",
-    help=described(
-        "Create a key like this one, and let this one end after an overlap.",
-        "steelyard keys rotate key_0193f0c2",
-        "steelyard keys rotate key_0193f0c2 --overlap 86400",
-        "steelyard keys rotate key_0193f0c2 --overlap 0 --yes --json",
-    ),
+    "Create a key like this one, and let this one end after an overlap.",
+    "steelyard keys rotate key_0193f0c2",
+    "steelyard keys rotate key_0193f0c2 --overlap 86400",
+    "steelyard keys rotate key_0193f0c2 --overlap 0 --yes --json",
 )
 def rotate(
     key: KeyId,
@@ -117,16 +125,17 @@ def rotate(
         _show_secret(api.post(f"/keys/{key}/rotate", {"overlap_s": overlap}), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "revoke",
-    help=described(
-        "End a key now, in every gateway within a second. It can't be undone; its past stays.",
-        "steelyard keys revoke key_0193f0c2",
-        "steelyard keys revoke key_0193f0c2 --yes",
-        "steelyard keys revoke key_0193f0c2 --yes --json",
-    ),
+    "End a key now, in every gateway within a second. It can't be undone; its past stays.",
+    "steelyard keys revoke key_0193f0c2",
+    "steelyard keys revoke key_0193f0c2 --yes",
+    "steelyard keys revoke key_0193f0c2 --yes --json",
 )
-def revoke(key: KeyId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+def revoke(
+    key: KeyId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
+) -> None:
     confirm(f"End {key} now, for good?", yes=yes)
     with connect(data_dir) as api:
         show_record(api.post(f"/keys/{key}/revoke"), as_json=as_json)

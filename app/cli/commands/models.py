@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, noun, verb
 from app.cli.present import show_page, show_record
 
 verbs = noun(
@@ -27,21 +27,22 @@ COLUMNS = {
 Model = Annotated[str, typer.Argument(help="Model id or name.")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Add a model to the catalogue, as a draft.",
-        "steelyard models create qwen3-8b --context 32768 --max-output 8192",
-        "steelyard models create qwen3-8b --context 32768 --max-output 8192 --default-output 1024",
-        "steelyard models create qwen3-8b --context 32768 --max-output 8192 --json",
-    ),
+    "Add a model to the catalogue, as a draft.",
+    "steelyard models create qwen3-8b --context 32768 --max-output 8192",
+    "steelyard models create qwen3-8b --context 32768 --max-output 8192 --default-output 1024",
+    "steelyard models create qwen3-8b --context 32768 --max-output 8192 --json",
 )
 def create(
     name: Annotated[str, typer.Argument(help="Name that clients send.")],
     *,
     context: Annotated[int, typer.Option(min=1, help="Most tokens of input and output together.")],
     max_output: Annotated[int, typer.Option(min=1, help="Most output tokens of one choice.")],
-    default_output: Annotated[int | None, typer.Option(min=1, help="Output limit if a client names none.")] = None,
+    default_output: Annotated[
+        int | None, typer.Option(min=1, help="Output limit if a client names none.")
+    ] = None,
     display_name: Annotated[str, typer.Option(help="Name for people.")] = "",
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
@@ -57,14 +58,13 @@ def create(
         show_record(api.post("/models", body), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the models of the catalogue.",
-        "steelyard models list",
-        "steelyard models list --json",
-        "steelyard models list --limit 500",
-    ),
+    "List the models of the catalogue.",
+    "steelyard models list",
+    "steelyard models list --json",
+    "steelyard models list --limit 500",
 )
 def list_models(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
@@ -74,28 +74,26 @@ def list_models(
     show_page(page, COLUMNS, as_json=as_json, empty="no models: steelyard models create NAME")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a model.",
-        "steelyard models show qwen3-8b",
-        "steelyard models show mdl_0193f0c2",
-        "steelyard models show qwen3-8b --json",
-    ),
+    "Show a model.",
+    "steelyard models show qwen3-8b",
+    "steelyard models show mdl_0193f0c2",
+    "steelyard models show qwen3-8b --json",
 )
 def show(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.get(f"/models/{model}"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "publish",
-    help=described(
-        "Offer a model to clients. Refused while a class of its tokens has no price.",
-        "steelyard models publish qwen3-8b",
-        "steelyard models publish mdl_0193f0c2",
-        "steelyard models publish qwen3-8b --json",
-    ),
+    "Offer a model to clients. Refused while a class of its tokens has no price.",
+    "steelyard models publish qwen3-8b",
+    "steelyard models publish mdl_0193f0c2",
+    "steelyard models publish qwen3-8b --json",
 )
 def publish(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:

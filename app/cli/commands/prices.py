@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from app.cli.api import Api, connect
 from app.cli.errors import CommandFailed, ExitCode, usage_error
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, IdempotencyKey, Limit, Yes, described, noun
+from app.cli.options import (
+    DEFAULT_DATA_DIR,
+    After,
+    AsJson,
+    DataDir,
+    IdempotencyKey,
+    Limit,
+    Yes,
+    noun,
+    verb,
+)
 from app.cli.present import confirm, idempotency_key, print_json, show_page, show_record, show_rows
 
 verbs = noun(
@@ -20,40 +30,44 @@ verbs = noun(
 )
 BOOKS = {"id": "id", "name": "name", "currency": "currency", "is_default": "default"}
 PRICES = {"model": "model", "meter": "meter", "price": "per million tokens"}
-BookOption = Annotated[str | None, typer.Option("--book", help="Price book id; else the only or the default one.")]
+BookOption = Annotated[
+    str | None, typer.Option("--book", help="Price book id; else the only or the default one.")
+]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the price books.",
-        "steelyard prices list",
-        "steelyard prices list --json",
-        "steelyard prices list --limit 500",
-    ),
+    "List the price books.",
+    "steelyard prices list",
+    "steelyard prices list --json",
+    "steelyard prices list --limit 500",
 )
 def list_books(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
     with connect(data_dir) as api:
         page = api.get("/price-books", limit=limit, after=after)
-    show_page(page, BOOKS, as_json=as_json, empty="no price books: steelyard prices create NAME --currency USD")
+    show_page(
+        page, BOOKS, as_json=as_json, empty="no price books: steelyard prices create NAME --currency USD"
+    )
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Create an empty price book.",
-        "steelyard prices create standard --currency USD --default",
-        "steelyard prices create partners --currency EUR",
-        "steelyard prices create partners --currency EUR --json",
-    ),
+    "Create an empty price book.",
+    "steelyard prices create standard --currency USD --default",
+    "steelyard prices create partners --currency EUR",
+    "steelyard prices create partners --currency EUR --json",
 )
 def create(
     name: Annotated[str, typer.Argument(help="Name of the book.")],
     *,
     currency: Annotated[str, typer.Option(help="ISO 4217 code of its prices.")],
-    default: Annotated[bool, typer.Option("--default", help="For tenants of this currency without a book.")] = False,
+    default: Annotated[
+        bool, typer.Option("--default", help="For tenants of this currency without a book.")
+    ] = False,
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
@@ -62,14 +76,13 @@ def create(
         show_record(api.post("/price-books", body), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show the prices of a version; without one, of the version published last.",
-        "steelyard prices show",
-        "steelyard prices show --book pbk_0193f0c2",
-        "steelyard prices show --version pbv_0193f0c2 --json",
-    ),
+    "Show the prices of a version; without one, of the version published last.",
+    "steelyard prices show",
+    "steelyard prices show --book pbk_0193f0c2",
+    "steelyard prices show --version pbv_0193f0c2 --json",
 )
 def show(
     *,
@@ -89,22 +102,27 @@ def show(
     show_rows(answer["prices"], PRICES, as_json=False)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "publish",
-    help=described(
-        "Publish a full set of prices as the next version of a book. It can't be changed after that.",
-        "steelyard prices publish --price m:input=0.54 --price m:input_cached=0.18 "
-        "--price m:input_cache_write=0.54 --price m:output=2.16",
-        "steelyard prices publish --version pbv_0193f0c2 --yes",
-        "steelyard prices publish --version pbv_0193f0c2 --from 2026-12-01T00:00:00Z --yes",
-    ),
+    "Publish a full set of prices as the next version of a book. It can't be changed after that.",
+    "steelyard prices publish --price m:input=0.54 --price m:input_cached=0.18 "
+    "--price m:input_cache_write=0.54 --price m:output=2.16",
+    "steelyard prices publish --version pbv_0193f0c2 --yes",
+    "steelyard prices publish --version pbv_0193f0c2 --from 2026-12-01T00:00:00Z --yes",
 )
 def publish(
     *,
-    price: Annotated[list[str] | None, typer.Option(help="MODEL:METER=AMOUNT per million tokens; repeat.")] = None,
-    version: Annotated[str | None, typer.Option("--version", help="Publish this draft instead of new prices.")] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="MODEL:METER=AMOUNT per million tokens; repeat.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", help="Publish this draft instead of new prices.")
+    ] = None,
     book: BookOption = None,
-    effective_from: Annotated[str | None, typer.Option("--from", help="Instant from which it holds; else now.")] = None,
+    effective_from: Annotated[
+        str | None, typer.Option("--from", help="Instant from which it holds; else now.")
+    ] = None,
     yes: Yes = False,
     key: IdempotencyKey = None,
     as_json: AsJson = False,
@@ -112,7 +130,9 @@ def publish(
 ) -> None:
     prices = [_parse(text) for text in price or ()]
     if bool(prices) == bool(version):
-        raise usage_error("name either prices (--price) or a draft (--version)", remedy="steelyard prices publish --help")
+        raise usage_error(
+            "name either prices (--price) or a draft (--version)", remedy="steelyard prices publish --help"
+        )
     confirm(f"Publish {version or f'{len(prices)} prices'} from {effective_from or 'now'} on?", yes=yes)
     key = idempotency_key(key)
     with connect(data_dir) as api:
@@ -125,7 +145,9 @@ def _parse(text: str) -> dict[str, str]:
     target, equals, amount = text.rpartition("=")
     model, colon, meter = target.rpartition(":")
     if not (equals and colon and model and amount):
-        raise usage_error(f"not a price: {text}", remedy="--price MODEL:METER=AMOUNT, such as qwen3-8b:input=0.54")
+        raise usage_error(
+            f"not a price: {text}", remedy="--price MODEL:METER=AMOUNT, such as qwen3-8b:input=0.54"
+        )
     return {"model": model, "meter": meter, "price": amount}
 
 

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, TenantOption, Yes, described, noun
+from app.cli.options import (
+    DEFAULT_DATA_DIR,
+    After,
+    AsJson,
+    DataDir,
+    Limit,
+    TenantOption,
+    Yes,
+    noun,
+    verb,
+)
 from app.cli.present import confirm, show_page, show_record
 
 verbs = noun(
@@ -21,14 +31,13 @@ COLUMNS = {"id": "id", "name": "name", "tenant_id": "tenant", "status": "status"
 ProjectId = Annotated[str, typer.Argument(help="Project id: prj_…")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Create a project of a tenant.",
-        "steelyard projects create chatbot",
-        "steelyard projects create chatbot --tenant ten_0193f0c2",
-        "steelyard projects create chatbot --json",
-    ),
+    "Create a project of a tenant.",
+    "steelyard projects create chatbot",
+    "steelyard projects create chatbot --tenant ten_0193f0c2",
+    "steelyard projects create chatbot --json",
 )
 def create(
     name: Annotated[str, typer.Argument(help="Name, one of its kind in the tenant.")],
@@ -42,14 +51,13 @@ def create(
         show_record(api.post(f"/tenants/{owner}/projects", {"name": name}), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the projects of a tenant.",
-        "steelyard projects list",
-        "steelyard projects list --tenant ten_0193f0c2",
-        "steelyard projects list --json",
-    ),
+    "List the projects of a tenant.",
+    "steelyard projects list",
+    "steelyard projects list --tenant ten_0193f0c2",
+    "steelyard projects list --json",
 )
 def list_projects(
     *,
@@ -65,28 +73,26 @@ def list_projects(
     show_page(page, COLUMNS, as_json=as_json, empty="no projects: steelyard projects create NAME")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a project.",
-        "steelyard projects show prj_0193f0c2",
-        "steelyard projects show prj_0193f0c2 --json",
-        "steelyard projects show prj_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Show a project.",
+    "steelyard projects show prj_0193f0c2",
+    "steelyard projects show prj_0193f0c2 --json",
+    "steelyard projects show prj_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(project: ProjectId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.get(f"/projects/{project}"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "archive",
-    help=described(
-        "Refuse all new requests of a project; its past stays.",
-        "steelyard projects archive prj_0193f0c2",
-        "steelyard projects archive prj_0193f0c2 --yes",
-        "steelyard projects archive prj_0193f0c2 --yes --json",
-    ),
+    "Refuse all new requests of a project; its past stays.",
+    "steelyard projects archive prj_0193f0c2",
+    "steelyard projects archive prj_0193f0c2 --yes",
+    "steelyard projects archive prj_0193f0c2 --yes --json",
 )
 def archive(
     project: ProjectId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR

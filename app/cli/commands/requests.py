@@ -8,7 +8,7 @@ import typer
 
 from app.cli.api import connect
 from app.cli.explain import show_explanation
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, TenantOption, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, TenantOption, noun, verb
 from app.cli.present import hint, print_json, show_page
 
 verbs = noun(
@@ -33,14 +33,13 @@ COLUMNS = {
 }
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the newest requests.",
-        "steelyard requests list",
-        "steelyard requests list --model smollm2-135m-instruct --limit 200",
-        "steelyard requests list --outcome client_cancelled --json",
-    ),
+    "List the newest requests.",
+    "steelyard requests list",
+    "steelyard requests list --model smollm2-135m-instruct --limit 200",
+    "steelyard requests list --outcome client_cancelled --json",
 )
 def list_requests(
     *,
@@ -61,17 +60,18 @@ def list_requests(
         hint("why: steelyard requests explain REQUEST")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "explain",
-    help=described(
-        "Say everything about one request: limits, hold, decision, attempts, tokens, price, ledger.",
-        "steelyard requests explain req_0193f0c2",
-        "steelyard requests explain req_0193f0c2 --json",
-        "steelyard requests explain $(curl -sD - -o /dev/null … | awk '/x-request-id/ {print $2}')",
-    ),
+    "Say everything about one request: limits, hold, decision, attempts, tokens, price, ledger.",
+    "steelyard requests explain req_0193f0c2",
+    "steelyard requests explain req_0193f0c2 --json",
+    "steelyard requests explain $(curl -sD - -o /dev/null … | awk '/x-request-id/ {print $2}')",
 )
 def explain(
-    request: Annotated[str, typer.Argument(help="Request id: req_…, in the header x-request-id of an answer.")],
+    request: Annotated[
+        str, typer.Argument(help="Request id: req_…, in the header x-request-id of an answer.")
+    ],
     *,
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,

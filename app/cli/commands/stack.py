@@ -6,64 +6,47 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import DEFAULT_DATA_DIR, AsJson, DataDir, described
+from app.cli.options import DEFAULT_DATA_DIR, AsJson, DataDir, noun, verb
 
-Port = Annotated[int, typer.Option("--port", min=1, max=65000, help="Port of the gateway; the others follow it.")]
-Gateways = Annotated[int, typer.Option("--gateways", min=1, max=64, help="Gateway processes that share the port.")]
+verbs = noun(
+    "steelyard",
+    "A tokens service on your own accelerators: every token weighed once, priced once, billed once.",
+    "steelyard up",
+    "steelyard usage show",
+    "steelyard requests explain req_0193f0c2",
+)
+Port = Annotated[
+    int, typer.Option("--port", min=1, max=65000, help="Port of the gateway; the others follow it.")
+]
+Gateways = Annotated[
+    int, typer.Option("--gateways", min=1, max=64, help="Gateway processes that share the port.")
+]
 EngineUrl = Annotated[
-    str | None, typer.Option("--engine-url", help="Use this engine instead of the embedded one: http://host:port.")
+    str | None,
+    typer.Option("--engine-url", help="Use this engine instead of the embedded one: http://host:port."),
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the five verbs of the local stack to the root command."""
-    app.command(help=_UP)(up)
-    app.command(help=_DOWN)(down)
-    app.command(help=_STATUS)(status)
-    app.command(help=_DOCTOR)(doctor)
-    app.command(help=_LOGS)(logs)
-
-
-_UP = described(
+@verb(
+    verbs,
+    "up",
     "Start database, broker, engine, gateway, settler, control, console and worker, and watch over them.",
     "steelyard up",
     "steelyard up --detach --port 9000",
     "steelyard up --ephemeral --detach --json",
 )
-_DOWN = described(
-    "Stop the local stack; its data stays.",
-    "steelyard down",
-    "steelyard down --data-dir /srv/steelyard",
-    "steelyard up --detach && steelyard down",
-)
-_STATUS = described(
-    "Show each service of the local stack with its state.",
-    "steelyard status",
-    "steelyard status --json",
-    "steelyard status --data-dir /srv/steelyard",
-)
-_DOCTOR = described(
-    "Look for what keeps the stack from running, and print a fix for each finding. Changes nothing.",
-    "steelyard doctor",
-    "steelyard doctor --json",
-    "steelyard doctor --data-dir /srv/steelyard",
-)
-_LOGS = described(
-    "Print the last lines of a service's log, or of all.",
-    "steelyard logs gateway-1",
-    "steelyard logs settler --follow",
-    "steelyard logs --lines 20",
-)
-
-
 def up(
     *,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     port: Port = 8080,
     gateways: Gateways = 2,
     engine_url: EngineUrl = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when all is ready; go on running.")] = False,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep nothing: a data folder of its own.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all is ready; go on running.")
+    ] = False,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep nothing: a data folder of its own.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     from app.stack import commands
@@ -80,24 +63,56 @@ def up(
     return commands.up(options)
 
 
+@verb(
+    verbs,
+    "down",
+    "Stop the local stack; its data stays.",
+    "steelyard down",
+    "steelyard down --data-dir /srv/steelyard",
+    "steelyard up --detach && steelyard down",
+)
 def down(*, data_dir: DataDir = DEFAULT_DATA_DIR) -> int:
     from app.stack import commands
 
     return commands.down(data_dir)
 
 
+@verb(
+    verbs,
+    "status",
+    "Show each service of the local stack with its state.",
+    "steelyard status",
+    "steelyard status --json",
+    "steelyard status --data-dir /srv/steelyard",
+)
 def status(*, data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> int:
     from app.stack import commands
 
     return commands.status(data_dir, as_json=as_json)
 
 
+@verb(
+    verbs,
+    "doctor",
+    "Look for what keeps the stack from running, and print a fix for each finding. Changes nothing.",
+    "steelyard doctor",
+    "steelyard doctor --json",
+    "steelyard doctor --data-dir /srv/steelyard",
+)
 def doctor(*, data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> int:
     from app.stack import commands
 
     return commands.doctor(data_dir, as_json=as_json)
 
 
+@verb(
+    verbs,
+    "logs",
+    "Print the last lines of a service's log, or of all.",
+    "steelyard logs gateway-1",
+    "steelyard logs settler --follow",
+    "steelyard logs --lines 20",
+)
 def logs(
     service: Annotated[str | None, typer.Argument(help="Service, as `steelyard status` names it.")] = None,
     *,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.api import connect
-from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, Yes, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, After, AsJson, DataDir, Limit, Yes, noun, verb
 from app.cli.present import confirm, show_page, show_record
 
 verbs = noun(
@@ -21,21 +21,22 @@ COLUMNS = {"id": "id", "name": "name", "currency": "currency", "timezone": "time
 TenantId = Annotated[str, typer.Argument(help="Tenant id: ten_…")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "create",
-    help=described(
-        "Create a tenant and its wallet.",
-        "steelyard tenants create Acme",
-        "steelyard tenants create Acme --currency CNY --timezone Asia/Shanghai",
-        "steelyard tenants create Acme --json",
-    ),
+    "Create a tenant and its wallet.",
+    "steelyard tenants create Acme",
+    "steelyard tenants create Acme --currency CNY --timezone Asia/Shanghai",
+    "steelyard tenants create Acme --json",
 )
 def create(
     name: Annotated[str, typer.Argument(help="Name for people.")],
     *,
     currency: Annotated[str, typer.Option(help="ISO 4217 code of what it pays in.")] = "USD",
     timezone: Annotated[str, typer.Option(help="IANA zone in which its days and months are cut.")] = "UTC",
-    price_book: Annotated[str | None, typer.Option(help="Price book id; else the default of its currency.")] = None,
+    price_book: Annotated[
+        str | None, typer.Option(help="Price book id; else the default of its currency.")
+    ] = None,
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
@@ -46,14 +47,13 @@ def create(
         show_record(api.post("/tenants", body), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "list",
-    help=described(
-        "List the tenants that you may see.",
-        "steelyard tenants list",
-        "steelyard tenants list --json",
-        "steelyard tenants list --limit 500",
-    ),
+    "List the tenants that you may see.",
+    "steelyard tenants list",
+    "steelyard tenants list --json",
+    "steelyard tenants list --limit 500",
 )
 def list_tenants(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
@@ -63,28 +63,26 @@ def list_tenants(
     show_page(page, COLUMNS, as_json=as_json, empty="no tenants: steelyard tenants create NAME")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show a tenant.",
-        "steelyard tenants show ten_0193f0c2",
-        "steelyard tenants show ten_0193f0c2 --json",
-        "steelyard tenants show ten_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Show a tenant.",
+    "steelyard tenants show ten_0193f0c2",
+    "steelyard tenants show ten_0193f0c2 --json",
+    "steelyard tenants show ten_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:
         show_record(api.get(f"/tenants/{tenant}"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "suspend",
-    help=described(
-        "Refuse all new requests of a tenant until it is resumed.",
-        "steelyard tenants suspend ten_0193f0c2",
-        "steelyard tenants suspend ten_0193f0c2 --yes",
-        "steelyard tenants suspend ten_0193f0c2 --yes --json",
-    ),
+    "Refuse all new requests of a tenant until it is resumed.",
+    "steelyard tenants suspend ten_0193f0c2",
+    "steelyard tenants suspend ten_0193f0c2 --yes",
+    "steelyard tenants suspend ten_0193f0c2 --yes --json",
 )
 def suspend(
     tenant: TenantId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
@@ -94,14 +92,13 @@ def suspend(
         show_record(api.patch(f"/tenants/{tenant}", {"status": "suspended"}), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "resume",
-    help=described(
-        "Serve a suspended tenant again.",
-        "steelyard tenants resume ten_0193f0c2",
-        "steelyard tenants resume ten_0193f0c2 --json",
-        "steelyard tenants resume ten_0193f0c2 --data-dir /srv/steelyard",
-    ),
+    "Serve a suspended tenant again.",
+    "steelyard tenants resume ten_0193f0c2",
+    "steelyard tenants resume ten_0193f0c2 --json",
+    "steelyard tenants resume ten_0193f0c2 --data-dir /srv/steelyard",
 )
 def resume(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
     with connect(data_dir) as api:

@@ -13,7 +13,7 @@ import typer
 
 from app.cli.api import Api, connect
 from app.cli.errors import usage_error
-from app.cli.options import DEFAULT_DATA_DIR, AsJson, DataDir, TenantOption, described, noun
+from app.cli.options import DEFAULT_DATA_DIR, AsJson, DataDir, TenantOption, noun, verb
 from app.cli.present import find, hint, print_json, show_rows
 from app.core.money import format_picos, parse_picos
 
@@ -42,14 +42,13 @@ To = Annotated[str | None, typer.Option("--to", help="Day or instant after the l
 Zone = Annotated[str | None, typer.Option("--zone", help="IANA zone of days; else the tenant's.")]
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show today's usage by model, or any range by any grouping, with totals.",
-        "steelyard usage show",
-        "steelyard usage show --from 2026-11-01 --to 2026-12-01 --by project,model",
-        "steelyard usage show --json",
-    ),
+    "Show today's usage by model, or any range by any grouping, with totals.",
+    "steelyard usage show",
+    "steelyard usage show --from 2026-11-01 --to 2026-12-01 --by project,model",
+    "steelyard usage show --json",
 )
 def show(
     *,
@@ -75,14 +74,13 @@ def show(
     hint(f"{span['from']} → {span['to'] or 'now'}")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "export",
-    help=described(
-        "Write usage as CSV on standard output; its sums are those of `usage show`.",
-        "steelyard usage export > today.csv",
-        "steelyard usage export --from 2026-11-01 --to 2026-12-01 --bucket 1d > november.csv",
-        "steelyard usage export --by project,key,model --bucket 1h > hours.csv",
-    ),
+    "Write usage as CSV on standard output; its sums are those of `usage show`.",
+    "steelyard usage export > today.csv",
+    "steelyard usage export --from 2026-11-01 --to 2026-12-01 --bucket 1d > november.csv",
+    "steelyard usage export --by project,key,model --bucket 1h > hours.csv",
 )
 def export(
     *,
@@ -107,19 +105,33 @@ def _names(by: str) -> list[str]:
     groups = [group.strip() for group in by.split(",") if group.strip()]
     unknown = [group for group in groups if group not in GROUPS]
     if unknown or not groups:
-        raise usage_error(f"can't group by {', '.join(unknown) or 'nothing'}", remedy=f"--by {'|'.join(GROUPS)}")
+        raise usage_error(
+            f"can't group by {', '.join(unknown) or 'nothing'}", remedy=f"--by {'|'.join(GROUPS)}"
+        )
     return [GROUPS[group] for group in groups]
 
 
-def _span(api: Api, first: str | None, *, end: str | None, zone: str | None, tenant: str | None) -> dict[str, Any]:
+def _span(
+    api: Api, first: str | None, *, end: str | None, zone: str | None, tenant: str | None
+) -> dict[str, Any]:
     """The range asked for as instants; days are cut in the given zone, else in that of the tenant."""
     name = zone or _tenant_zone(api, tenant)
     try:
         place = ZoneInfo(name)
-        start = _instant(first, place) if first else datetime.now(place).replace(hour=0, minute=0, second=0, microsecond=0)
-        return {"from": start.isoformat(), "to": _instant(end, place).isoformat() if end else None, "timezone": name}
+        start = (
+            _instant(first, place)
+            if first
+            else datetime.now(place).replace(hour=0, minute=0, second=0, microsecond=0)
+        )
+        return {
+            "from": start.isoformat(),
+            "to": _instant(end, place).isoformat() if end else None,
+            "timezone": name,
+        }
     except (ValueError, ZoneInfoNotFoundError) as error:
-        raise usage_error(f"not a range of time: {error}", remedy="--from 2026-11-01 --zone Europe/Berlin") from error
+        raise usage_error(
+            f"not a range of time: {error}", remedy="--from 2026-11-01 --zone Europe/Berlin"
+        ) from error
 
 
 def _instant(text: str, zone: ZoneInfo) -> datetime:
@@ -138,7 +150,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The exact sums of the rows, one for each currency."""
     totals: dict[str, dict[str, Any]] = {}
     for row in rows:
-        total = totals.setdefault(row["currency"], {name: 0 for name in (*TOKENS, "cost")})
+        total = totals.setdefault(row["currency"], dict.fromkeys((*TOKENS, "cost"), 0))
         for name in TOKENS:
             total[name] += row[name]
         total["cost"] += parse_picos(row["cost"])

@@ -16,8 +16,8 @@ from app.cli.options import (
     Limit,
     TenantOption,
     Yes,
-    described,
     noun,
+    verb,
 )
 from app.cli.present import confirm, idempotency_key, show_page, show_record
 
@@ -47,29 +47,29 @@ ENTRIES = {
 }
 
 
-@verbs.command(
+@verb(
+    verbs,
     "show",
-    help=described(
-        "Show what a tenant's wallet has: posted, held and available.",
-        "steelyard wallets show",
-        "steelyard wallets show --tenant ten_0193f0c2",
-        "steelyard wallets show --json",
-    ),
+    "Show what a tenant's wallet has: posted, held and available.",
+    "steelyard wallets show",
+    "steelyard wallets show --tenant ten_0193f0c2",
+    "steelyard wallets show --json",
 )
-def show(*, tenant: TenantOption = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+def show(
+    *, tenant: TenantOption = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
+) -> None:
     with connect(data_dir) as api:
         owner = tenant or api.only("/tenants", noun="tenant")
         show_record(api.get(f"/tenants/{owner}/wallet"), as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "grant",
-    help=described(
-        "Add an amount to a tenant's wallet, as a purchase or as a promotion.",
-        "steelyard wallets grant 25.00",
-        "steelyard wallets grant 25.00 --tenant ten_0193f0c2 --kind promo --reason welcome --yes",
-        "steelyard wallets grant 25.00 --reference INV-2026-17 --idempotency-key top-up-17 --yes --json",
-    ),
+    "Add an amount to a tenant's wallet, as a purchase or as a promotion.",
+    "steelyard wallets grant 25.00",
+    "steelyard wallets grant 25.00 --tenant ten_0193f0c2 --kind promo --reason welcome --yes",
+    "steelyard wallets grant 25.00 --reference INV-2026-17 --idempotency-key top-up-17 --yes --json",
 )
 def grant(
     amount: Annotated[str, typer.Argument(help="Amount in the wallet's currency, as a decimal.")],
@@ -77,7 +77,9 @@ def grant(
     tenant: TenantOption = None,
     kind: Annotated[str, typer.Option(help="purchased or promo.")] = "purchased",
     reason: Annotated[str, typer.Option(help="Why, for people.")] = "granted by command line",
-    reference: Annotated[str | None, typer.Option(help="Its name in your books; else the idempotency key.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Its name in your books; else the idempotency key.")
+    ] = None,
     yes: Yes = False,
     key: IdempotencyKey = None,
     as_json: AsJson = False,
@@ -92,14 +94,13 @@ def grant(
     show_record(granted, as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "limit",
-    help=described(
-        "Set how far below zero a wallet may go.",
-        "steelyard wallets limit 100.00 --yes",
-        "steelyard wallets limit 0 --tenant ten_0193f0c2 --yes",
-        "steelyard wallets limit 100.00 --idempotency-key limit-17 --yes --json",
-    ),
+    "Set how far below zero a wallet may go.",
+    "steelyard wallets limit 100.00 --yes",
+    "steelyard wallets limit 0 --tenant ten_0193f0c2 --yes",
+    "steelyard wallets limit 100.00 --idempotency-key limit-17 --yes --json",
 )
 def limit_credit(
     credit_limit: Annotated[str, typer.Argument(help="Amount in the wallet's currency, as a decimal.")],
@@ -118,14 +119,13 @@ def limit_credit(
     show_record(changed, as_json=as_json)
 
 
-@verbs.command(
+@verb(
+    verbs,
     "grants",
-    help=described(
-        "List what was granted to a wallet.",
-        "steelyard wallets grants",
-        "steelyard wallets grants --tenant ten_0193f0c2",
-        "steelyard wallets grants --json",
-    ),
+    "List what was granted to a wallet.",
+    "steelyard wallets grants",
+    "steelyard wallets grants --tenant ten_0193f0c2",
+    "steelyard wallets grants --json",
 )
 def grants(
     *,
@@ -140,14 +140,13 @@ def grants(
     show_page(page, GRANTS, as_json=as_json, empty="no grants: steelyard wallets grant AMOUNT")
 
 
-@verbs.command(
+@verb(
+    verbs,
     "entries",
-    help=described(
-        "List the ledger entries of a wallet, newest first.",
-        "steelyard wallets entries",
-        "steelyard wallets entries --tenant ten_0193f0c2 --limit 200",
-        "steelyard wallets entries --json",
-    ),
+    "List the ledger entries of a wallet, newest first.",
+    "steelyard wallets entries",
+    "steelyard wallets entries --tenant ten_0193f0c2 --limit 200",
+    "steelyard wallets entries --json",
 )
 def entries(
     *,
