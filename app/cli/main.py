@@ -27,18 +27,6 @@ from app.cli.errors import CommandFailed, ExitCode, report
 app = stack.verbs
 nouns = (tenants, projects, keys, models, deployments, backends, prices, wallets, usage, requests, audit)
 for module in nouns:
-    tenants,
-    projects,
-    keys,
-    models,
-    deployments,
-    backends,
-    prices,
-    wallets,
-    usage,
-    requests,
-    audit,
-):
     app.add_typer(module.verbs)
 
 
