@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from app.core.clock import Clock
 from app.core.ids import BackendId, DeploymentId
@@ -33,19 +34,22 @@ class Registry:
         """Make `specs` the whole fleet; returns the ids left out because their address is invalid.
 
         Idempotent. A backend whose process is the same keeps its live state, whatever else changed;
-        one that is gone gets nothing new, and what it runs is counted until it ends.
+        one that is gone gets nothing new, and what it runs is counted until it ends, or until it returns.
         """
-        before, self._backends = self._backends, {}
+        before = (*self._leaving, *self._backends.values())
+        known = {b.spec.backend_id: b for b in before}
+        self._backends = {}
         invalid: list[BackendId] = []
         for spec in specs:
             try:
-                self._backends[spec.backend_id] = self._placed(spec, before.get(spec.backend_id))
+                self._backends[spec.backend_id] = self._placed(spec, known.get(spec.backend_id))
             except ValueError:
                 log.warning("backend_address_invalid", extra={"backend_id": spec.backend_id})
                 invalid.append(spec.backend_id)
         kept = set(map(id, self._backends.values()))
-        gone = [b for b in (*self._leaving, *before.values()) if id(b) not in kept]
-        self._leaving = [b for b in gone if b.in_flight]
+        self._leaving = [b for b in before if b.in_flight and id(b) not in kept]
+        for backend in self._leaving:
+            backend.spec = replace(backend.spec, draining=True)
         self._index()
         return tuple(invalid)
 

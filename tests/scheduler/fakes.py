@@ -1,4 +1,4 @@
-"""A hand-written fleet: a fake engine client at the scheduler's port, and a sink that writes down what it hears."""
+"""A hand-written fleet: a fake engine client at the port, and a sink that writes down what it hears."""
 
 from __future__ import annotations
 

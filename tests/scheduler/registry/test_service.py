@@ -156,6 +156,16 @@ def test_a_drained_backend_gets_nothing_new_and_a_removed_one_is_counted_to_its_
     assert fleet.in_flight() == {"b": 0}
 
 
+def test_a_backend_that_returns_before_its_last_request_ended_still_counts_it() -> None:
+    fleet = Fleet(spec("a"))
+    reservation = fleet.registry.reserve(A, 1.0)
+    fleet.registry.apply([])
+    fleet.registry.apply([spec("a")])
+    assert (fleet.in_flight(), health(fleet)) == ({"a": 1}, Health.READY)
+    reservation.release()
+    assert fleet.in_flight() == {"a": 0}
+
+
 def test_an_invalid_address_leaves_only_that_backend_out() -> None:
     registry = Registry(clock=ManualClock())
     assert registry.apply([spec("a", base_url="ftp://x"), spec("b")]) == ("a",)
@@ -197,8 +207,8 @@ class AnyHistory(RuleBasedStateMachine):
         if name in self.names:
             self.held.append(self.fleet.registry.reserve(BackendId(name), work))
 
-    @rule(which=st.integers(0, 10**6), failure=st.none() | st.sampled_from(Failure), again=st.booleans())
-    def end(self, which: int, failure: Failure | None, again: bool) -> None:
+    @rule(which=st.integers(0, 10**6), failure=st.none() | st.sampled_from(Failure), times=st.integers(1, 2))
+    def end(self, which: int, failure: Failure | None, times: int) -> None:
         if not self.held:
             return
         reservation = self.held.pop(which % len(self.held))
@@ -207,8 +217,7 @@ class AnyHistory(RuleBasedStateMachine):
             reservation.succeeded()
         else:
             self.fleet.registry.record_failure(reservation, failure)
-        reservation.release()
-        if again:
+        for _ in range(times):
             reservation.release()
 
     @rule(name=st.sampled_from("abc"), result=st.sampled_from([PASSED, REFUSED]))
