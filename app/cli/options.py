@@ -56,9 +56,14 @@ def noun(name: str, text: str, *examples: str) -> typer.Typer:
     )
 
 
-def verb(group: typer.Typer, name: str, text: str, *examples: str) -> Callable[[Action], Action]:
-    """Add a function to a noun as a verb, whose help begins with examples and then says what it does."""
-    return group.command(name, help=_described(text, examples), short_help=text)
+def verb(group: typer.Typer, name: str, *examples: str) -> Callable[[Action], Action]:
+    """Add a function to a noun as a verb; its help begins with examples and goes on with its docstring."""
+
+    def add(action: Action) -> Action:
+        text = action.__doc__ or ""
+        return group.command(name, help=_described(text, examples), short_help=text)(action)
+
+    return add
 
 
 def _described(text: str, examples: Sequence[str]) -> str:

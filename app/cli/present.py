@@ -65,9 +65,9 @@ def print_table(rows: Sequence[Sequence[str]], columns: Columns) -> None:
     """Cells under headings: with lines and weight on a terminal, aligned by spaces in a pipe."""
     right = [field.rpartition(".")[2] in _RIGHT for field in columns]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_rich(rows, list(columns.values()), right)
+        _print_rich(rows, list(columns.values()), right=right)
     else:
-        _print_plain(rows, list(columns.values()), right)
+        _print_plain(rows, list(columns.values()), right=right)
 
 
 def find(row: Mapping[str, Any], path: str) -> Any:
@@ -116,7 +116,7 @@ def idempotency_key(given: str | None) -> str:
     return key
 
 
-def _print_plain(rows: Sequence[Sequence[str]], headings: Sequence[str], right: Sequence[bool]) -> None:
+def _print_plain(rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool]) -> None:
     table = [[heading.upper() for heading in headings], *rows]
     widths = [max(len(row[index]) for row in table) for index in range(len(headings))]
     for row in table:
@@ -126,7 +126,7 @@ def _print_plain(rows: Sequence[Sequence[str]], headings: Sequence[str], right: 
         print("  ".join(cells).rstrip())
 
 
-def _print_rich(rows: Sequence[Sequence[str]], headings: Sequence[str], right: Sequence[bool]) -> None:
+def _print_rich(rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -27,16 +27,12 @@ COLUMNS = {
 
 
 @verb(
-    verbs,
-    "list",
-    "List the newest rows of the audit log.",
-    "steelyard audit list",
-    "steelyard audit list --limit 200",
-    "steelyard audit list --json",
+    verbs, "list", "steelyard audit list", "steelyard audit list --limit 200", "steelyard audit list --json"
 )
 def list_rows(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the newest rows of the audit log."""
     with connect(data_dir) as api:
         page = api.get("/audit-log", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="nothing was changed yet")

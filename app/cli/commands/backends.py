@@ -32,7 +32,6 @@ BackendId = Annotated[str, typer.Argument(help="Backend id: bck_…")]
 @verb(
     verbs,
     "add",
-    "Add an engine to a deployment.",
     "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B",
     "steelyard backends add http://10.0.0.7:8000 --engine vllm --served-model Qwen/Qwen3-8B --test",
     "steelyard backends add http://127.0.0.1:8090 --engine llama-server --served-model smollm2",
@@ -51,6 +50,7 @@ def add(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Add an engine to a deployment."""
     with connect(data_dir) as api:
         body = {
             "deployment_id": deployment or api.only("/deployments", noun="deployment"),
@@ -66,7 +66,6 @@ def add(
 @verb(
     verbs,
     "list",
-    "List the backends.",
     "steelyard backends list",
     "steelyard backends list --json",
     "steelyard backends list --limit 500",
@@ -74,6 +73,7 @@ def add(
 def list_backends(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the backends."""
     with connect(data_dir) as api:
         page = api.get("/backends", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="no backends: steelyard backends add URL")
@@ -82,12 +82,12 @@ def list_backends(
 @verb(
     verbs,
     "show",
-    "Show a backend.",
     "steelyard backends show bck_0193f0c2",
     "steelyard backends show bck_0193f0c2 --json",
     "steelyard backends show bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Show a backend."""
     with connect(data_dir) as api:
         show_record(api.get(f"/backends/{backend}"), as_json=as_json)
 
@@ -95,12 +95,12 @@ def show(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEF
 @verb(
     verbs,
     "drain",
-    "Send a backend no new requests; those that run there go on to their end.",
     "steelyard backends drain bck_0193f0c2",
     "steelyard backends drain bck_0193f0c2 --json",
     "steelyard backends drain bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def drain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Send a backend no new requests; those that run there go on to their end."""
     with connect(data_dir) as api:
         show_record(api.post(f"/backends/{backend}/drain"), as_json=as_json)
 
@@ -108,12 +108,12 @@ def drain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DE
 @verb(
     verbs,
     "undrain",
-    "Send a drained backend requests again.",
     "steelyard backends undrain bck_0193f0c2",
     "steelyard backends undrain bck_0193f0c2 --json",
     "steelyard backends undrain bck_0193f0c2 --data-dir /srv/steelyard",
 )
 def undrain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Send a drained backend requests again."""
     with connect(data_dir) as api:
         show_record(api.post(f"/backends/{backend}/undrain"), as_json=as_json)
 
@@ -121,7 +121,6 @@ def undrain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = 
 @verb(
     verbs,
     "remove",
-    "Take a backend out of its deployment; its past stays.",
     "steelyard backends remove bck_0193f0c2",
     "steelyard backends remove bck_0193f0c2 --yes",
     "steelyard backends remove bck_0193f0c2 --yes --json",
@@ -129,6 +128,7 @@ def undrain(backend: BackendId, *, as_json: AsJson = False, data_dir: DataDir = 
 def remove(
     backend: BackendId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """Take a backend out of its deployment; its past stays."""
     confirm(f"Take {backend} out of its deployment?", yes=yes)
     with connect(data_dir) as api:
         removed = api.delete(f"/backends/{backend}")

@@ -23,7 +23,6 @@ COLUMNS = {"id": "id", "model_id": "model", "policy": "policy", "created_at": "c
 @verb(
     verbs,
     "create",
-    "Serve a model: backends are added to the deployment.",
     "steelyard deployments create qwen3-8b",
     "steelyard deployments create mdl_0193f0c2 --policy least_predicted_wait",
     "steelyard deployments create qwen3-8b --json",
@@ -35,6 +34,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Serve a model: backends are added to the deployment."""
     with connect(data_dir) as api:
         model_id = api.get(f"/models/{model}")["id"]
         show_record(api.post("/deployments", {"model_id": model_id, "policy": policy}), as_json=as_json)
@@ -43,7 +43,6 @@ def create(
 @verb(
     verbs,
     "list",
-    "List the deployments.",
     "steelyard deployments list",
     "steelyard deployments list --json",
     "steelyard deployments list --limit 500",
@@ -51,6 +50,7 @@ def create(
 def list_deployments(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the deployments."""
     with connect(data_dir) as api:
         page = api.get("/deployments", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="no deployments: steelyard deployments create MODEL")
@@ -59,7 +59,6 @@ def list_deployments(
 @verb(
     verbs,
     "show",
-    "Show a deployment.",
     "steelyard deployments show dep_0193f0c2",
     "steelyard deployments show dep_0193f0c2 --json",
     "steelyard deployments show dep_0193f0c2 --data-dir /srv/steelyard",
@@ -70,5 +69,6 @@ def show(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Show a deployment."""
     with connect(data_dir) as api:
         show_record(api.get(f"/deployments/{deployment}"), as_json=as_json)

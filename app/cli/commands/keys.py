@@ -45,7 +45,6 @@ KeyId = Annotated[str, typer.Argument(help="Key id: key_…")]
 @verb(
     verbs,
     "create",
-    "Create an API key of a project and print its secret, this once.",
     "steelyard keys create ci",
     "steelyard keys create ci --project prj_0193f0c2 --model smollm2-135m-instruct",
     "steelyard keys create ci --json",
@@ -61,6 +60,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Create an API key of a project and print its secret, this once."""
     body: dict[str, Any] = {"name": name}
     if model:
         body["models"] = model
@@ -73,7 +73,6 @@ def create(
 @verb(
     verbs,
     "list",
-    "List the keys of a project, revoked ones too.",
     "steelyard keys list",
     "steelyard keys list --project prj_0193f0c2",
     "steelyard keys list --json",
@@ -86,6 +85,7 @@ def list_keys(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """List the keys of a project, revoked ones too."""
     with connect(data_dir) as api:
         page = api.get(f"/projects/{_project(api, project)}/keys", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="no keys: steelyard keys create NAME")
@@ -94,12 +94,12 @@ def list_keys(
 @verb(
     verbs,
     "show",
-    "Show a key, without its secret.",
     "steelyard keys show key_0193f0c2",
     "steelyard keys show key_0193f0c2 --json",
     "steelyard keys show key_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(key: KeyId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Show a key, without its secret."""
     with connect(data_dir) as api:
         show_record(api.get(f"/keys/{key}"), as_json=as_json)
 
@@ -107,7 +107,6 @@ def show(key: KeyId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DAT
 @verb(
     verbs,
     "rotate",
-    "Create a key like this one, and let this one end after an overlap.",
     "steelyard keys rotate key_0193f0c2",
     "steelyard keys rotate key_0193f0c2 --overlap 86400",
     "steelyard keys rotate key_0193f0c2 --overlap 0 --yes --json",
@@ -120,6 +119,7 @@ def rotate(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Create a key like this one, and let this one end after an overlap."""
     confirm(f"Replace {key}, which ends in {overlap} s?", yes=yes)
     with connect(data_dir) as api:
         _show_secret(api.post(f"/keys/{key}/rotate", {"overlap_s": overlap}), as_json=as_json)
@@ -128,7 +128,6 @@ def rotate(
 @verb(
     verbs,
     "revoke",
-    "End a key now, in every gateway within a second. It can't be undone; its past stays.",
     "steelyard keys revoke key_0193f0c2",
     "steelyard keys revoke key_0193f0c2 --yes",
     "steelyard keys revoke key_0193f0c2 --yes --json",
@@ -136,6 +135,7 @@ def rotate(
 def revoke(
     key: KeyId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """End a key now, in every gateway within a second. It can't be undone; its past stays."""
     confirm(f"End {key} now, for good?", yes=yes)
     with connect(data_dir) as api:
         show_record(api.post(f"/keys/{key}/revoke"), as_json=as_json)

@@ -30,7 +30,6 @@ Model = Annotated[str, typer.Argument(help="Model id or name.")]
 @verb(
     verbs,
     "create",
-    "Add a model to the catalogue, as a draft.",
     "steelyard models create qwen3-8b --context 32768 --max-output 8192",
     "steelyard models create qwen3-8b --context 32768 --max-output 8192 --default-output 1024",
     "steelyard models create qwen3-8b --context 32768 --max-output 8192 --json",
@@ -47,6 +46,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Add a model to the catalogue, as a draft."""
     body = {
         "name": name,
         "display_name": display_name,
@@ -61,7 +61,6 @@ def create(
 @verb(
     verbs,
     "list",
-    "List the models of the catalogue.",
     "steelyard models list",
     "steelyard models list --json",
     "steelyard models list --limit 500",
@@ -69,6 +68,7 @@ def create(
 def list_models(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the models of the catalogue."""
     with connect(data_dir) as api:
         page = api.get("/models", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="no models: steelyard models create NAME")
@@ -77,12 +77,12 @@ def list_models(
 @verb(
     verbs,
     "show",
-    "Show a model.",
     "steelyard models show qwen3-8b",
     "steelyard models show mdl_0193f0c2",
     "steelyard models show qwen3-8b --json",
 )
 def show(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Show a model."""
     with connect(data_dir) as api:
         show_record(api.get(f"/models/{model}"), as_json=as_json)
 
@@ -90,11 +90,11 @@ def show(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_D
 @verb(
     verbs,
     "publish",
-    "Offer a model to clients. Refused while a class of its tokens has no price.",
     "steelyard models publish qwen3-8b",
     "steelyard models publish mdl_0193f0c2",
     "steelyard models publish qwen3-8b --json",
 )
 def publish(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Offer a model to clients. Refused while a class of its tokens has no price."""
     with connect(data_dir) as api:
         show_record(api.post(f"/models/{model}/publish"), as_json=as_json)

@@ -38,7 +38,6 @@ BookOption = Annotated[
 @verb(
     verbs,
     "list",
-    "List the price books.",
     "steelyard prices list",
     "steelyard prices list --json",
     "steelyard prices list --limit 500",
@@ -46,6 +45,7 @@ BookOption = Annotated[
 def list_books(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the price books."""
     with connect(data_dir) as api:
         page = api.get("/price-books", limit=limit, after=after)
     show_page(
@@ -56,7 +56,6 @@ def list_books(
 @verb(
     verbs,
     "create",
-    "Create an empty price book.",
     "steelyard prices create standard --currency USD --default",
     "steelyard prices create partners --currency EUR",
     "steelyard prices create partners --currency EUR --json",
@@ -71,6 +70,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Create an empty price book."""
     with connect(data_dir) as api:
         body = {"name": name, "currency": currency, "is_default": default}
         show_record(api.post("/price-books", body), as_json=as_json)
@@ -79,7 +79,6 @@ def create(
 @verb(
     verbs,
     "show",
-    "Show the prices of a version; without one, of the version published last.",
     "steelyard prices show",
     "steelyard prices show --book pbk_0193f0c2",
     "steelyard prices show --version pbv_0193f0c2 --json",
@@ -91,6 +90,7 @@ def show(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Show the prices of a version; without one, of the version published last."""
     with connect(data_dir) as api:
         chosen = version or _published_last(api, _book(api, book))
         answer = api.get(f"/price-versions/{chosen}")
@@ -105,7 +105,6 @@ def show(
 @verb(
     verbs,
     "publish",
-    "Publish a full set of prices as the next version of a book. It can't be changed after that.",
     "steelyard prices publish --price m:input=0.54 --price m:input_cached=0.18 "
     "--price m:input_cache_write=0.54 --price m:output=2.16",
     "steelyard prices publish --version pbv_0193f0c2 --yes",
@@ -128,6 +127,7 @@ def publish(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Publish a full set of prices as the next version of a book. It can't be changed after that."""
     prices = [_parse(text) for text in price or ()]
     if bool(prices) == bool(version):
         raise usage_error(
@@ -136,7 +136,7 @@ def publish(
     confirm(f"Publish {version or f'{len(prices)} prices'} from {effective_from or 'now'} on?", yes=yes)
     key = idempotency_key(key)
     with connect(data_dir) as api:
-        draft = version or _draft(api, _book(api, book), prices)
+        draft = version or _draft(api, _book(api, book), prices=prices)
         body = {"effective_from": effective_from} if effective_from else {}
         show_record(api.post(f"/price-versions/{draft}/publish", body, idempotency_key=key), as_json=as_json)
 
@@ -151,7 +151,7 @@ def _parse(text: str) -> dict[str, str]:
     return {"model": model, "meter": meter, "price": amount}
 
 
-def _draft(api: Api, book: str, prices: list[dict[str, str]]) -> str:
+def _draft(api: Api, book: str, *, prices: list[dict[str, str]]) -> str:
     draft = str(api.post(f"/price-books/{book}/versions")["id"])
     api.put(f"/price-versions/{draft}/prices", {"prices": prices})
     return draft

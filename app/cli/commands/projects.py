@@ -34,7 +34,6 @@ ProjectId = Annotated[str, typer.Argument(help="Project id: prj_…")]
 @verb(
     verbs,
     "create",
-    "Create a project of a tenant.",
     "steelyard projects create chatbot",
     "steelyard projects create chatbot --tenant ten_0193f0c2",
     "steelyard projects create chatbot --json",
@@ -46,6 +45,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Create a project of a tenant."""
     with connect(data_dir) as api:
         owner = tenant or api.only("/tenants", noun="tenant")
         show_record(api.post(f"/tenants/{owner}/projects", {"name": name}), as_json=as_json)
@@ -54,7 +54,6 @@ def create(
 @verb(
     verbs,
     "list",
-    "List the projects of a tenant.",
     "steelyard projects list",
     "steelyard projects list --tenant ten_0193f0c2",
     "steelyard projects list --json",
@@ -67,6 +66,7 @@ def list_projects(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """List the projects of a tenant."""
     with connect(data_dir) as api:
         owner = tenant or api.only("/tenants", noun="tenant")
         page = api.get(f"/tenants/{owner}/projects", limit=limit, after=after)
@@ -76,12 +76,12 @@ def list_projects(
 @verb(
     verbs,
     "show",
-    "Show a project.",
     "steelyard projects show prj_0193f0c2",
     "steelyard projects show prj_0193f0c2 --json",
     "steelyard projects show prj_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(project: ProjectId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Show a project."""
     with connect(data_dir) as api:
         show_record(api.get(f"/projects/{project}"), as_json=as_json)
 
@@ -89,7 +89,6 @@ def show(project: ProjectId, *, as_json: AsJson = False, data_dir: DataDir = DEF
 @verb(
     verbs,
     "archive",
-    "Refuse all new requests of a project; its past stays.",
     "steelyard projects archive prj_0193f0c2",
     "steelyard projects archive prj_0193f0c2 --yes",
     "steelyard projects archive prj_0193f0c2 --yes --json",
@@ -97,6 +96,7 @@ def show(project: ProjectId, *, as_json: AsJson = False, data_dir: DataDir = DEF
 def archive(
     project: ProjectId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """Refuse all new requests of a project; its past stays."""
     confirm(f"Refuse all new requests of {project}?", yes=yes)
     with connect(data_dir) as api:
         show_record(api.patch(f"/projects/{project}", {"status": "archived"}), as_json=as_json)

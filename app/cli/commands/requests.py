@@ -36,7 +36,6 @@ COLUMNS = {
 @verb(
     verbs,
     "list",
-    "List the newest requests.",
     "steelyard requests list",
     "steelyard requests list --model smollm2-135m-instruct --limit 200",
     "steelyard requests list --outcome client_cancelled --json",
@@ -52,6 +51,7 @@ def list_requests(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """List the newest requests."""
     filters = {"tenant_id": tenant, "key_id": key, "model": model, "outcome": outcome}
     with connect(data_dir) as api:
         page = api.get("/requests", limit=limit, after=after, **filters)
@@ -63,7 +63,6 @@ def list_requests(
 @verb(
     verbs,
     "explain",
-    "Say everything about one request: limits, hold, decision, attempts, tokens, price, ledger.",
     "steelyard requests explain req_0193f0c2",
     "steelyard requests explain req_0193f0c2 --json",
     "steelyard requests explain $(curl -sD - -o /dev/null … | awk '/x-request-id/ {print $2}')",
@@ -76,6 +75,7 @@ def explain(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Say everything about one request: limits, hold, decision, attempts, tokens, price, ledger."""
     with connect(data_dir) as api:
         explanation = api.get(f"/requests/{request}")
     if as_json:

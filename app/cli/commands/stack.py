@@ -30,7 +30,6 @@ EngineUrl = Annotated[
 @verb(
     verbs,
     "up",
-    "Start database, broker, engine, gateway, settler, control, console and worker, and watch over them.",
     "steelyard up",
     "steelyard up --detach --port 9000",
     "steelyard up --ephemeral --detach --json",
@@ -49,6 +48,7 @@ def up(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
+    """Start database, broker, engine, gateway, settler, control, console and worker, and watch over them."""
     from app.stack import commands
 
     options = commands.UpOptions(
@@ -66,12 +66,12 @@ def up(
 @verb(
     verbs,
     "down",
-    "Stop the local stack; its data stays.",
     "steelyard down",
     "steelyard down --data-dir /srv/steelyard",
     "steelyard up --detach && steelyard down",
 )
 def down(*, data_dir: DataDir = DEFAULT_DATA_DIR) -> int:
+    """Stop the local stack; its data stays."""
     from app.stack import commands
 
     return commands.down(data_dir)
@@ -80,12 +80,12 @@ def down(*, data_dir: DataDir = DEFAULT_DATA_DIR) -> int:
 @verb(
     verbs,
     "status",
-    "Show each service of the local stack with its state.",
     "steelyard status",
     "steelyard status --json",
     "steelyard status --data-dir /srv/steelyard",
 )
 def status(*, data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> int:
+    """Show each service of the local stack with its state."""
     from app.stack import commands
 
     return commands.status(data_dir, as_json=as_json)
@@ -94,24 +94,19 @@ def status(*, data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> 
 @verb(
     verbs,
     "doctor",
-    "Look for what keeps the stack from running, and print a fix for each finding. Changes nothing.",
     "steelyard doctor",
     "steelyard doctor --json",
     "steelyard doctor --data-dir /srv/steelyard",
 )
 def doctor(*, data_dir: DataDir = DEFAULT_DATA_DIR, as_json: AsJson = False) -> int:
+    """Look for what keeps the stack from running, and print a fix for each finding. Changes nothing."""
     from app.stack import commands
 
     return commands.doctor(data_dir, as_json=as_json)
 
 
 @verb(
-    verbs,
-    "logs",
-    "Print the last lines of a service's log, or of all.",
-    "steelyard logs gateway-1",
-    "steelyard logs settler --follow",
-    "steelyard logs --lines 20",
+    verbs, "logs", "steelyard logs gateway-1", "steelyard logs settler --follow", "steelyard logs --lines 20"
 )
 def logs(
     service: Annotated[str | None, typer.Argument(help="Service, as `steelyard status` names it.")] = None,
@@ -120,6 +115,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log to begin with.")] = 50,
 ) -> int:
+    """Print the last lines of a service's log, or of all."""
     from app.stack import commands
 
     return commands.logs(data_dir, service=service, follow=follow, lines=lines)

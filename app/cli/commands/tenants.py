@@ -24,7 +24,6 @@ TenantId = Annotated[str, typer.Argument(help="Tenant id: ten_…")]
 @verb(
     verbs,
     "create",
-    "Create a tenant and its wallet.",
     "steelyard tenants create Acme",
     "steelyard tenants create Acme --currency CNY --timezone Asia/Shanghai",
     "steelyard tenants create Acme --json",
@@ -40,6 +39,7 @@ def create(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Create a tenant and its wallet."""
     body = {"name": name, "currency": currency, "timezone": timezone}
     if price_book:
         body["price_book_id"] = price_book
@@ -50,7 +50,6 @@ def create(
 @verb(
     verbs,
     "list",
-    "List the tenants that you may see.",
     "steelyard tenants list",
     "steelyard tenants list --json",
     "steelyard tenants list --limit 500",
@@ -58,6 +57,7 @@ def create(
 def list_tenants(
     *, limit: Limit = 50, after: After = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """List the tenants that you may see."""
     with connect(data_dir) as api:
         page = api.get("/tenants", limit=limit, after=after)
     show_page(page, COLUMNS, as_json=as_json, empty="no tenants: steelyard tenants create NAME")
@@ -66,12 +66,12 @@ def list_tenants(
 @verb(
     verbs,
     "show",
-    "Show a tenant.",
     "steelyard tenants show ten_0193f0c2",
     "steelyard tenants show ten_0193f0c2 --json",
     "steelyard tenants show ten_0193f0c2 --data-dir /srv/steelyard",
 )
 def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Show a tenant."""
     with connect(data_dir) as api:
         show_record(api.get(f"/tenants/{tenant}"), as_json=as_json)
 
@@ -79,7 +79,6 @@ def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAU
 @verb(
     verbs,
     "suspend",
-    "Refuse all new requests of a tenant until it is resumed.",
     "steelyard tenants suspend ten_0193f0c2",
     "steelyard tenants suspend ten_0193f0c2 --yes",
     "steelyard tenants suspend ten_0193f0c2 --yes --json",
@@ -87,6 +86,7 @@ def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAU
 def suspend(
     tenant: TenantId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """Refuse all new requests of a tenant until it is resumed."""
     confirm(f"Refuse all new requests of {tenant}?", yes=yes)
     with connect(data_dir) as api:
         show_record(api.patch(f"/tenants/{tenant}", {"status": "suspended"}), as_json=as_json)
@@ -95,11 +95,11 @@ def suspend(
 @verb(
     verbs,
     "resume",
-    "Serve a suspended tenant again.",
     "steelyard tenants resume ten_0193f0c2",
     "steelyard tenants resume ten_0193f0c2 --json",
     "steelyard tenants resume ten_0193f0c2 --data-dir /srv/steelyard",
 )
 def resume(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR) -> None:
+    """Serve a suspended tenant again."""
     with connect(data_dir) as api:
         show_record(api.patch(f"/tenants/{tenant}", {"status": "active"}), as_json=as_json)

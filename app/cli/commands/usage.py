@@ -45,7 +45,6 @@ Zone = Annotated[str | None, typer.Option("--zone", help="IANA zone of days; els
 @verb(
     verbs,
     "show",
-    "Show today's usage by model, or any range by any grouping, with totals.",
     "steelyard usage show",
     "steelyard usage show --from 2026-11-01 --to 2026-12-01 --by project,model",
     "steelyard usage show --json",
@@ -60,6 +59,7 @@ def show(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Show today's usage by model, or any range by any grouping, with totals."""
     with connect(data_dir) as api:
         span = _span(api, first, end=end, zone=zone, tenant=tenant)
         rows = list(api.rows("/usage", bucket="none", group_by=by, tenant_id=tenant, **span))
@@ -77,7 +77,6 @@ def show(
 @verb(
     verbs,
     "export",
-    "Write usage as CSV on standard output; its sums are those of `usage show`.",
     "steelyard usage export > today.csv",
     "steelyard usage export --from 2026-11-01 --to 2026-12-01 --bucket 1d > november.csv",
     "steelyard usage export --by project,key,model --bucket 1h > hours.csv",
@@ -92,6 +91,7 @@ def export(
     tenant: TenantOption = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Write usage as CSV on standard output; its sums are those of `usage show`."""
     names = ["start", "end", *_names(by), *HEADINGS]
     with connect(data_dir) as api:
         span = _span(api, first, end=end, zone=zone, tenant=tenant)

@@ -50,7 +50,6 @@ ENTRIES = {
 @verb(
     verbs,
     "show",
-    "Show what a tenant's wallet has: posted, held and available.",
     "steelyard wallets show",
     "steelyard wallets show --tenant ten_0193f0c2",
     "steelyard wallets show --json",
@@ -58,6 +57,7 @@ ENTRIES = {
 def show(
     *, tenant: TenantOption = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
+    """Show what a tenant's wallet has: posted, held and available."""
     with connect(data_dir) as api:
         owner = tenant or api.only("/tenants", noun="tenant")
         show_record(api.get(f"/tenants/{owner}/wallet"), as_json=as_json)
@@ -66,7 +66,6 @@ def show(
 @verb(
     verbs,
     "grant",
-    "Add an amount to a tenant's wallet, as a purchase or as a promotion.",
     "steelyard wallets grant 25.00",
     "steelyard wallets grant 25.00 --tenant ten_0193f0c2 --kind promo --reason welcome --yes",
     "steelyard wallets grant 25.00 --reference INV-2026-17 --idempotency-key top-up-17 --yes --json",
@@ -85,6 +84,7 @@ def grant(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Add an amount to a tenant's wallet, as a purchase or as a promotion."""
     with connect(data_dir) as api:
         wallet = _wallet(api, tenant)
         confirm(f"Grant {amount} {wallet['currency']} ({kind}) to {wallet['id']}?", yes=yes)
@@ -97,7 +97,6 @@ def grant(
 @verb(
     verbs,
     "limit",
-    "Set how far below zero a wallet may go.",
     "steelyard wallets limit 100.00 --yes",
     "steelyard wallets limit 0 --tenant ten_0193f0c2 --yes",
     "steelyard wallets limit 100.00 --idempotency-key limit-17 --yes --json",
@@ -111,6 +110,7 @@ def limit_credit(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """Set how far below zero a wallet may go."""
     with connect(data_dir) as api:
         wallet = _wallet(api, tenant)
         confirm(f"Let {wallet['id']} go to {credit_limit} {wallet['currency']} below zero?", yes=yes)
@@ -122,7 +122,6 @@ def limit_credit(
 @verb(
     verbs,
     "grants",
-    "List what was granted to a wallet.",
     "steelyard wallets grants",
     "steelyard wallets grants --tenant ten_0193f0c2",
     "steelyard wallets grants --json",
@@ -135,6 +134,7 @@ def grants(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """List what was granted to a wallet."""
     with connect(data_dir) as api:
         page = api.get(f"/wallets/{_wallet(api, tenant)['id']}/grants", limit=limit, after=after)
     show_page(page, GRANTS, as_json=as_json, empty="no grants: steelyard wallets grant AMOUNT")
@@ -143,7 +143,6 @@ def grants(
 @verb(
     verbs,
     "entries",
-    "List the ledger entries of a wallet, newest first.",
     "steelyard wallets entries",
     "steelyard wallets entries --tenant ten_0193f0c2 --limit 200",
     "steelyard wallets entries --json",
@@ -156,6 +155,7 @@ def entries(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
+    """List the ledger entries of a wallet, newest first."""
     with connect(data_dir) as api:
         page = api.get(f"/wallets/{_wallet(api, tenant)['id']}/entries", limit=limit, after=after)
     show_page(page, ENTRIES, as_json=as_json, empty="no entries yet")
