@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import httptools
 
@@ -110,13 +111,10 @@ async def closed_loop(shot: Shot, *, host: str, port: int, connections: int, req
         return left >= 0
 
     started = time.perf_counter()
-    dones = []
-    for _ in range(connections):
-        done: asyncio.Future[None] = loop.create_future()
-        dones.append(done)
-        await loop.create_connection(
-            lambda done=done: _Connection(shot, take=take, tally=tally, done=done), host, port
-        )
+    dones: list[asyncio.Future[None]] = [loop.create_future() for _ in range(connections)]
+    for done in dones:
+        connect = partial(_Connection, shot, take=take, tally=tally, done=done)
+        await loop.create_connection(connect, host, port)
     await asyncio.gather(*dones)
     tally.wall_s = time.perf_counter() - started
     return tally

@@ -21,6 +21,7 @@ PriceVersionId = NewType("PriceVersionId", str)
 WalletId = NewType("WalletId", str)
 GrantId = NewType("GrantId", str)
 TransactionId = NewType("TransactionId", str)
+AccessTokenId = NewType("AccessTokenId", str)
 
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
@@ -87,6 +88,10 @@ def grant_id() -> GrantId:
 
 def transaction_id() -> TransactionId:
     return TransactionId(_new("txn_"))
+
+
+def access_token_id() -> AccessTokenId:
+    return AccessTokenId(_new("tok_"))
 
 
 def is_id(text: str, prefix: str) -> bool:

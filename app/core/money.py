@@ -54,5 +54,6 @@ def _parse(text: str, *, places: int) -> int:
     match = _DECIMAL.fullmatch(text)
     if match is None or len(match[3] or "") > places:
         raise ValueError(f"not a decimal amount with at most {places} decimals: {text[:40]!r}")
-    value = int(match[2]) * 10**places + int((match[3] or "").ljust(places, "0"))
+    scale: int = 10**places
+    value = int(match[2]) * scale + int((match[3] or "").ljust(places, "0"))
     return -value if match[1] else value
