@@ -1,0 +1,1 @@
+"""Double entry: accounts, balanced transactions, wallets and grants. History only grows."""

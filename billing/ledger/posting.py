@@ -1,0 +1,122 @@
+"""Posts transactions to the ledger: each reference once, balanced or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core.errors import Conflict, InvariantViolation
+from app.core.ids import TransactionId
+from billing.ledger.model import AccountKind, Transaction
+from billing.ledger.tables import ledger_account, ledger_entry, ledger_transaction
+
+_Account = tuple[str, str, str]
+
+
+async def post(connection: AsyncConnection, transactions: Sequence[Transaction]) -> dict[str, TransactionId]:
+    """Post each transaction whose reference is new; returns the id under which each `ref_id` stands.
+
+    Idempotent by (kind, ref_type, ref_id). Raises Conflict if a reference is known with another tenant
+    or other amounts, InvariantViolation if a transaction does not sum to zero.
+    """
+    for transaction in transactions:
+        _assert_balanced(transaction)
+    if not transactions:
+        return {}
+    accounts = await _accounts(connection, transactions)
+    fresh = await _insert(connection, transactions)
+    entries = [
+        {"transaction_id": t.id, "account_id": accounts[t.tenant_id, kind, t.currency], "amount": amount}
+        for t in transactions
+        if t.id in fresh
+        for kind, amount in t.entries.items()
+    ]
+    if entries:
+        await connection.execute(insert(ledger_entry), entries)
+    stands = {t.reference.ref_id: t.id for t in transactions}
+    for known in (t for t in transactions if t.id not in fresh):
+        stands[known.reference.ref_id] = await _same(connection, known, accounts)
+    return stands
+
+
+def _assert_balanced(transaction: Transaction) -> None:
+    amounts = transaction.entries.values()
+    if len(amounts) < 2 or sum(amounts) != 0 or not all(amounts):
+        raise InvariantViolation(
+            "a ledger transaction must sum to zero", reference=transaction.reference.ref_id
+        )
+
+
+async def _accounts(
+    connection: AsyncConnection, transactions: Iterable[Transaction]
+) -> Mapping[_Account, int]:
+    """The ids of all accounts that the transactions touch; made where there are none."""
+    wanted = sorted({(t.tenant_id, kind.value, t.currency) for t in transactions for kind in t.entries})
+    found = await _find_accounts(connection, wanted)
+    if missing := [account for account in wanted if account not in found]:
+        rows = [dict(zip(("tenant_id", "kind", "currency"), account, strict=True)) for account in missing]
+        await connection.execute(insert(ledger_account).values(rows).on_conflict_do_nothing())
+        found = await _find_accounts(connection, wanted)
+    return found
+
+
+async def _find_accounts(connection: AsyncConnection, wanted: Sequence[_Account]) -> dict[_Account, int]:
+    account = ledger_account.c
+    key = tuple_(account.tenant_id, account.kind, account.currency)
+    query = select(account.id, account.tenant_id, account.kind, account.currency).where(key.in_(wanted))
+    return {
+        (tenant, kind, currency): number for number, tenant, kind, currency in await connection.execute(query)
+    }
+
+
+async def _insert(connection: AsyncConnection, transactions: Sequence[Transaction]) -> set[str]:
+    rows = [
+        {
+            "id": t.id,
+            "kind": t.reference.kind,
+            "ref_type": t.reference.ref_type,
+            "ref_id": t.reference.ref_id,
+            "tenant_id": t.tenant_id,
+            "at": t.at,
+            "entry_count": len(t.entries),
+        }
+        for t in sorted(
+            transactions, key=lambda t: (t.reference.kind, t.reference.ref_type, t.reference.ref_id)
+        )
+    ]
+    statement = insert(ledger_transaction).on_conflict_do_nothing().returning(ledger_transaction.c.id)
+    return set((await connection.execute(statement, rows)).scalars())
+
+
+async def _same(
+    connection: AsyncConnection, asked: Transaction, accounts: Mapping[_Account, int]
+) -> TransactionId:
+    """The id of the transaction that already stands for a reference. Raises Conflict if it differs."""
+    transaction, reference = ledger_transaction.c, asked.reference
+    found = (
+        await connection.execute(
+            select(transaction.id, transaction.tenant_id).where(
+                transaction.kind == reference.kind,
+                transaction.ref_type == reference.ref_type,
+                transaction.ref_id == reference.ref_id,
+            )
+        )
+    ).one()
+    query = select(ledger_entry.c.account_id, ledger_entry.c.amount).where(
+        ledger_entry.c.transaction_id == found.id
+    )
+    standing = {row.account_id: row.amount for row in await connection.execute(query)}
+    wanted = {
+        accounts[asked.tenant_id, kind, asked.currency]: amount for kind, amount in asked.entries.items()
+    }
+    if found.tenant_id != asked.tenant_id or standing != wanted:
+        raise Conflict("this reference was posted with other amounts", reference=reference.ref_id)
+    return TransactionId(found.id)
+
+
+def usage_entries(cost: int) -> dict[AccountKind, int]:
+    """The entries of usage that costs `cost` picos: out of the wallet, into revenue."""
+    return {AccountKind.WALLET: -cost, AccountKind.REVENUE: cost}
