@@ -1,0 +1,1 @@
+"""Allowances and leases: hard limits over any number of processes without a round trip a request."""

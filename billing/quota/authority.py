@@ -1,0 +1,204 @@
+"""The authority as settler and control use it: in their transaction, never committing.
+
+Each call locks incarnation, then allowances by id, then leases. A transaction makes at most one of these
+calls that lock, as its last step, or two transactions may wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from sqlalchemy import ARRAY, Boolean, Text, bindparam, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core import ids
+from app.core.database import PicosType
+from app.core.errors import SteelyardError
+from app.core.ids import AllowanceId, IncarnationId, TenantId
+from billing.quota.model import AllowanceStatus
+from billing.quota.tables import allowance, incarnation, lease
+
+ScopeKind = Literal["tenant", "project", "key", "task"]
+What = Literal["picos", "tokens", "requests", "concurrent"]
+WindowKind = Literal["balance"]
+
+
+class AllowanceUnknown(SteelyardError):
+    """There is no allowance of this id."""
+
+    code = "not_found"
+    status = 404
+
+
+_POST = text("SELECT * FROM quota_post(:incarnation, :ids, :held, :covered, :used)").bindparams(
+    bindparam("incarnation", type_=Text),
+    bindparam("ids", type_=ARRAY(Text)),
+    bindparam("held", type_=ARRAY(PicosType)),
+    bindparam("covered", type_=ARRAY(PicosType)),
+    bindparam("used", type_=ARRAY(PicosType)),
+)
+_CLOSE = text("SELECT quota_close(:incarnation, :ids, :parked, :released)").bindparams(
+    bindparam("incarnation", type_=Text),
+    bindparam("ids", type_=ARRAY(Text)),
+    bindparam("parked", type_=ARRAY(PicosType)),
+    bindparam("released", type_=Boolean),
+)
+
+
+async def create_allowance(
+    connection: AsyncConnection,
+    *,
+    tenant_id: TenantId,
+    scope_kind: ScopeKind,
+    scope_id: str,
+    what: What,
+    window_kind: WindowKind,
+    limit: int,
+) -> AllowanceId:
+    """The id of a new allowance of which nothing is spent. One per scope, kind and window."""
+    row_id = ids.allowance_id()
+    await connection.execute(
+        insert(allowance).values(
+            id=row_id,
+            tenant_id=tenant_id,
+            scope_kind=scope_kind,
+            scope_id=scope_id,
+            what=what,
+            window_kind=window_kind,
+            limit_amount=limit,
+        )
+    )
+    return row_id
+
+
+async def change_limit(connection: AsyncConnection, allowance_id: AllowanceId, *, by: int) -> None:
+    """Raise or lower a limit. Waiting askers try anew; below what is out nothing is granted."""
+    changed = await connection.execute(
+        update(allowance)
+        .where(allowance.c.id == allowance_id)
+        .values(limit_amount=allowance.c.limit_amount + bindparam("by", by, PicosType))
+    )
+    if not changed.rowcount:
+        raise AllowanceUnknown("no such allowance", allowance_id=allowance_id)
+    await connection.execute(select(func.pg_notify("steelyard_changes", f"allowance:{allowance_id}")))
+
+
+async def post(
+    connection: AsyncConnection,
+    incarnation_id: IncarnationId,
+    uses: Sequence[tuple[AllowanceId, int, int]],
+) -> dict[AllowanceId, int]:
+    """Spend what new events used; returns what no lease covered, by allowance.
+
+    uses: (allowance, held n, used x) of each new event, all of one incarnation. An overrun (x > n) and
+    use after an operator's release are unleased. To resolve a parked record that used nothing, post x = 0.
+    """
+    sums: dict[AllowanceId, list[int]] = {}
+    for allowance_id, held, used in uses:
+        if held < 0 or used < 0:
+            raise ValueError("amounts held and used are never negative")
+        row = sums.setdefault(allowance_id, [0, 0, 0])
+        row[0] += held
+        row[1] += min(held, used)
+        row[2] += used
+    if not sums:
+        return {}
+    held_all, covered_all, used_all = zip(*sums.values(), strict=True)
+    rows = await connection.execute(
+        _POST,
+        {
+            "incarnation": incarnation_id,
+            "ids": list(sums),
+            "held": list(held_all),
+            "covered": list(covered_all),
+            "used": list(used_all),
+        },
+    )
+    return {AllowanceId(row.allowance_id): int(row.unleased) for row in rows}
+
+
+async def close(
+    connection: AsyncConnection, incarnation_id: IncarnationId, *, parked: Mapping[AllowanceId, int]
+) -> None:
+    """End an incarnation that is proven dead and posted; its leases return but for what is parked.
+
+    parked: what the parked records of the incarnation held, by allowance. Idempotent.
+    """
+    await _close(connection, incarnation_id, parked=parked, released=False)
+
+
+async def release(
+    connection: AsyncConnection, incarnation_id: IncarnationId, *, parked: Mapping[AllowanceId, int]
+) -> None:
+    """As `close`, on an operator's word that its machine is gone for good.
+
+    Costs at most the outstanding amount that `outstanding` shows, if the machine comes back and posts.
+    """
+    await _close(connection, incarnation_id, parked=parked, released=True)
+
+
+async def status(connection: AsyncConnection, allowance_id: AllowanceId) -> AllowanceStatus:
+    """Where an allowance stands now. Raises AllowanceUnknown."""
+    out = select(func.coalesce(func.sum(lease.c.granted - lease.c.settled - lease.c.returned), 0)).where(
+        lease.c.allowance_id == allowance.c.id
+    )
+    row = (
+        await connection.execute(
+            select(
+                allowance.c.limit_amount,
+                allowance.c.spent,
+                allowance.c.unleased,
+                out.scalar_subquery().label("outstanding"),
+            ).where(allowance.c.id == allowance_id)
+        )
+    ).one_or_none()
+    if row is None:
+        raise AllowanceUnknown("no such allowance", allowance_id=allowance_id)
+    outstanding = int(row.outstanding)
+    return AllowanceStatus(
+        limit=row.limit_amount,
+        spent=row.spent,
+        outstanding=outstanding,
+        available=row.limit_amount - row.spent - outstanding,
+        unleased=row.unleased,
+    )
+
+
+async def outstanding(connection: AsyncConnection, incarnation_id: IncarnationId) -> dict[AllowanceId, int]:
+    """What an incarnation still has of each allowance: the most that releasing it may cost."""
+    amount = lease.c.granted - lease.c.settled - lease.c.returned
+    rows = await connection.execute(
+        select(lease.c.allowance_id, amount.label("amount"))
+        .where(lease.c.incarnation_id == incarnation_id, amount > 0)
+        .order_by(lease.c.allowance_id)
+    )
+    return {AllowanceId(row.allowance_id): int(row.amount) for row in rows}
+
+
+async def uncovered(connection: AsyncConnection) -> int:
+    """Use that a lease should have covered and did not, of incarnations no operator released: must stay 0."""
+    total = await connection.scalar(
+        select(func.coalesce(func.sum(lease.c.uncovered), 0))
+        .join(incarnation, incarnation.c.id == lease.c.incarnation_id)
+        .where(~incarnation.c.released)
+    )
+    return int(total or 0)
+
+
+async def _close(
+    connection: AsyncConnection,
+    incarnation_id: IncarnationId,
+    *,
+    parked: Mapping[AllowanceId, int],
+    released: bool,
+) -> None:
+    await connection.execute(
+        _CLOSE,
+        {
+            "incarnation": incarnation_id,
+            "ids": list(parked),
+            "parked": list(parked.values()),
+            "released": released,
+        },
+    )

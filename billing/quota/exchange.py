@@ -1,0 +1,228 @@
+"""The process' side of the protocol: composes its one message, takes the answer. Pure.
+
+At most one message is under way. An answer counts only for the message under way: a late one of a message
+given up changes nothing, since each answer carries cumulative totals and the next one repairs its loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from app.core.ids import AllowanceId
+from billing.quota.asks import Ask, Asks, cut_off_denial
+from billing.quota.leases import Hold, Lease, Leases
+from billing.quota.model import Answer, Denied, LeaseReport, LeaseState, Need, Sync
+
+_NOTICE_HOLDS_S = 1.0
+"""How long a notice counts as a recall when no answer says more."""
+
+
+class _UnderWay(msgspec.Struct, frozen=True):
+    sequence: int
+    asks: tuple[Ask, ...]
+
+
+class Exchange:
+    """One incarnation's conversation with the authority.
+
+    cut_off: the last message failed; asks are refused at once, admission from leases goes on.
+    on_closed: called once when the incarnation has ended under us; nothing is admitted any more.
+    on_work: called when there is something to send that can't wait for the next renewal.
+    """
+
+    def __init__(self, leases: Leases, *, recall_bound_s: float, renew_s: float) -> None:
+        self.leases = leases
+        self.cut_off = False
+        self.on_closed: Callable[[], None] = _nothing
+        self.on_work: Callable[[], None] = _nothing
+        self.asks = Asks(leases, bound_s=recall_bound_s)
+        self._renew_s = renew_s
+        self._renew_at = 0.0
+        self._sequence = 0
+        self._under_way: _UnderWay | None = None
+        self._recalled: set[Lease] = set()
+        self._unacknowledged: set[Lease] = set()
+        leases.on_freed = self._freed
+
+    def ask(
+        self, needs: Sequence[Need], *, now: float, resolve: Callable[[Hold | Denied], None]
+    ) -> Ask | None:
+        """Wait for a whole need; None if it was resolved at once."""
+        if self.cut_off or self.leases.closed:
+            resolve(cut_off_denial(self.leases.lease(needs[0].allowance_id)))
+            return None
+        ask = self.asks.add(needs, now=now, resolve=resolve)
+        self.on_work()
+        return ask
+
+    def notice(self, allowance_id: AllowanceId, *, now: float) -> None:
+        """Something changed with an allowance: recalled, returned to, or its limit moved.
+
+        Until a message that is composed after this is answered, the process takes it for a recall.
+        """
+        lease = self.leases.find(allowance_id)
+        if lease is None:
+            return
+        self._recall(lease, until=max(lease.recall_until, now + _NOTICE_HOLDS_S))
+        lease.noticed_at = self._sequence + 1
+        self.asks.came_back(lease, here=False)
+        if lease.waiting or lease.returnable:
+            self.on_work()
+
+    def has_work(self, *, now: float) -> bool:
+        """True if `compose` would find something to say now."""
+        wake = self.next_wake()
+        return wake is not None and wake <= now
+
+    def next_wake(self) -> float | None:
+        """The time at which the next message falls due, None while there is nothing to wait for."""
+        if self._under_way or self.leases.closed:
+            return None
+        if not self.cut_off and (self.asks.any_due(now=0.0) or any(x.returnable for x in self._recalled)):
+            return 0.0
+        times = [self.asks.next_deadline()]
+        if self._unacknowledged or self.cut_off or any(lease.in_use for lease in self.leases):
+            times.append(self._renew_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def compose(self, *, now: float) -> Sync | None:
+        """The next message, or None if there is nothing to say. It must be answered or failed."""
+        assert self._under_way is None, "one message at a time"
+        if self.leases.closed:
+            return None
+        self._end_recalls(now)
+        self.asks.serve()
+        wants: dict[Lease, int] = dict.fromkeys(self._unacknowledged, 0)
+        if not self.cut_off:
+            for lease in list(self._recalled):
+                self._give_back(lease, wants)
+        asks = () if self.cut_off else self._gather_asks(now, wants)
+        if now >= self._renew_at:
+            self._renew(now, wants)
+        if not wants and not asks and not self.cut_off:
+            return None
+        return self._send(wants, asks)
+
+    def compose_farewell(self) -> Sync:
+        """The last message of a clean shutdown: returns all that is free and durable, admits nothing more."""
+        assert self._under_way is None, "one message at a time"
+        self.leases.closed = True
+        self.asks.cut_off()
+        wants = dict.fromkeys(self._unacknowledged, 0)
+        for lease in self.leases:
+            self._give_back(lease, wants)
+        return self._send(wants, ())
+
+    def receive(self, answer: Answer, *, now: float) -> None:
+        """Take an answer: what is above the known total is free; then each ask learns its verdict."""
+        under_way = self._under_way
+        if under_way is None or answer.sequence != under_way.sequence:
+            return
+        self._under_way = None
+        self.cut_off = False
+        if answer.closed or not all(self._learn(state, answer.sequence, now) for state in answer.leases):
+            self._close()
+            return
+        if answer.asks is None:
+            for ask in under_way.asks:
+                self.asks.unanswered(ask)
+            return
+        verdicts = list(zip(under_way.asks, answer.asks, strict=True))
+        for ask, lacking in verdicts:
+            if not lacking:
+                self.asks.granted(ask)
+        for ask, lacking in verdicts:
+            if lacking:
+                self.asks.lacked(ask, lacking, now=now)
+
+    def fail(self, *, now: float) -> None:
+        """The message under way was not answered: refuse who waits, try again at the next renewal."""
+        self._under_way = None
+        self.cut_off = True
+        self._renew_at = now + self._renew_s
+        self.asks.cut_off()
+
+    def _send(self, wants: dict[Lease, int], asks: tuple[Ask, ...]) -> Sync:
+        self._sequence += 1
+        self._under_way = _UnderWay(self._sequence, asks)
+        reports = tuple(
+            LeaseReport(lease.allowance_id, lease.returned, want) for lease, want in wants.items()
+        )
+        return Sync(self._sequence, reports, tuple(ask.needs for ask in asks))
+
+    def _renew(self, now: float, wants: dict[Lease, int]) -> None:
+        """Ask for what leases in use lack, return what they have too much of; cut off, only knock."""
+        self._renew_at = now + self._renew_s
+        if self.cut_off:
+            return
+        for lease in self.leases:
+            if lease.in_use:
+                wants[lease] = lease.renew(now)
+                self._note_returned(lease)
+
+    def _gather_asks(self, now: float, wants: dict[Lease, int]) -> tuple[Ask, ...]:
+        """The asks due, having given back the process' own free part of all their allowances."""
+        due = self.asks.take_due(now=now)
+        for ask in due:
+            for lease in ask.leases:
+                self._give_back(lease, wants)
+        return due
+
+    def _give_back(self, lease: Lease, wants: dict[Lease, int]) -> None:
+        if lease.returnable:
+            lease.give_back(lease.returnable)
+            self._note_returned(lease)
+            wants.setdefault(lease, 0)
+
+    def _note_returned(self, lease: Lease) -> None:
+        if lease.returned > lease.acknowledged:
+            self._unacknowledged.add(lease)
+
+    def _learn(self, state: LeaseState, sequence: int, now: float) -> bool:
+        """Take over what the authority says; False if it has lost a grant that it had told of."""
+        lease = self.leases.lease(state.allowance_id)
+        if state.granted < lease.granted:
+            return False
+        lease.free += state.granted - lease.granted
+        lease.granted = state.granted
+        lease.acknowledged = max(lease.acknowledged, state.returned)
+        if lease.acknowledged >= lease.returned:
+            self._unacknowledged.discard(lease)
+        lease.limit, lease.spent, lease.available = state.limit, state.spent, state.available
+        if state.recall_ms:
+            self._recall(lease, until=now + state.recall_ms / 1000)
+        elif lease.noticed_at <= sequence:
+            self._end_recall(lease)
+        return True
+
+    def _freed(self, lease: Lease) -> None:
+        """Something of a lease that is waited for or under recall got free or durable."""
+        self.asks.came_back(lease, here=True)
+        if lease.waiting:
+            self.asks.serve()
+        if lease.returnable or lease.waiting:
+            self.on_work()
+
+    def _recall(self, lease: Lease, *, until: float) -> None:
+        lease.recalled = True
+        lease.recall_until = until
+        self._recalled.add(lease)
+
+    def _end_recall(self, lease: Lease) -> None:
+        lease.recalled = False
+        self._recalled.discard(lease)
+
+    def _end_recalls(self, now: float) -> None:
+        for lease in [lease for lease in self._recalled if lease.recall_until <= now]:
+            self._end_recall(lease)
+
+    def _close(self) -> None:
+        self.leases.closed = True
+        self.asks.cut_off()
+        self.on_closed()
+
+
+def _nothing() -> None:
+    return None

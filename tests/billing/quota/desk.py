@@ -1,0 +1,95 @@
+"""A real authority for tests: opens allowances, speaks the message, posts and closes, on one database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from app.core.ids import AllowanceId, IncarnationId, TenantId, incarnation_id, tenant_id
+from billing.quota import authority
+from billing.quota.model import AllowanceStatus, Answer, Sync
+from billing.quota.wire import arguments, read_answer
+from tests.database import Database
+
+SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
+
+
+@dataclass
+class Desk:
+    """One database, as owner: each method is one transaction."""
+
+    pool: asyncpg.Pool
+    engine: AsyncEngine
+    tenant: TenantId
+    url: str
+
+    async def allowance(self, limit: int, *, scope: str = "wallet") -> AllowanceId:
+        async with self.engine.begin() as connection:
+            return await authority.create_allowance(
+                connection,
+                tenant_id=self.tenant,
+                scope_kind="tenant",
+                scope_id=f"{self.tenant}/{scope}",
+                what="picos",
+                window_kind="balance",
+                limit=limit,
+            )
+
+    async def incarnation(self) -> IncarnationId:
+        fresh = incarnation_id()
+        await self.pool.execute("INSERT INTO incarnation (id, host) VALUES ($1, 'test')", fresh)
+        return fresh
+
+    async def sync(self, incarnation: IncarnationId, message: Sync) -> Answer:
+        return read_answer(await self.pool.fetchval(SYNC, *arguments(incarnation, message)))
+
+    async def post(
+        self, incarnation: IncarnationId, *uses: tuple[AllowanceId, int, int]
+    ) -> dict[AllowanceId, int]:
+        async with self.engine.begin() as connection:
+            return await authority.post(connection, incarnation, uses)
+
+    async def close(
+        self,
+        incarnation: IncarnationId,
+        parked: Mapping[AllowanceId, int] | None = None,
+        *,
+        released: bool = False,
+    ) -> None:
+        end = authority.release if released else authority.close
+        async with self.engine.begin() as connection:
+            await end(connection, incarnation, parked=parked or {})
+
+    async def change_limit(self, allowance: AllowanceId, *, by: int) -> None:
+        async with self.engine.begin() as connection:
+            await authority.change_limit(connection, allowance, by=by)
+
+    async def status(self, allowance: AllowanceId) -> AllowanceStatus:
+        async with self.engine.connect() as connection:
+            return await authority.status(connection, allowance)
+
+    async def outstanding(self, incarnation: IncarnationId) -> dict[AllowanceId, int]:
+        async with self.engine.connect() as connection:
+            return await authority.outstanding(connection, incarnation)
+
+    async def uncovered(self) -> int:
+        async with self.engine.connect() as connection:
+            return await authority.uncovered(connection)
+
+
+@asynccontextmanager
+async def open_desk(database: Database, *, connections: Sequence[int] = (1, 12)) -> AsyncIterator[Desk]:
+    low, high = connections
+    pool = await asyncpg.create_pool(database.owner_url, min_size=low, max_size=high)
+    engine = create_async_engine(database.owner_sqlalchemy_url)
+    tenant = tenant_id()
+    try:
+        await pool.execute("INSERT INTO tenant (id, name, currency) VALUES ($1, 'Acme', 'EUR')", tenant)
+        yield Desk(pool, engine, tenant, database.owner_url)
+    finally:
+        await engine.dispose()
+        await pool.close()
