@@ -65,7 +65,7 @@ def list_requests(
     "explain",
     "steelyard requests explain req_0193f0c2",
     "steelyard requests explain req_0193f0c2 --json",
-    "steelyard requests explain $(curl -sD - -o /dev/null … | awk '/x-request-id/ {print $2}')",
+    "steelyard requests explain req_0193f0c2 --data-dir /srv/steelyard",
 )
 def explain(
     request: Annotated[

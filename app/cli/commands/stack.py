@@ -68,7 +68,7 @@ def up(
     "down",
     "steelyard down",
     "steelyard down --data-dir /srv/steelyard",
-    "steelyard up --detach && steelyard down",
+    'steelyard down --data-dir "$HOME/my stack"',
 )
 def down(*, data_dir: DataDir = DEFAULT_DATA_DIR) -> int:
     """Stop the local stack; its data stays."""
