@@ -1,0 +1,16 @@
+"""What the worker does, by name. Tasks take no arguments that matter: the rows say what is to be done."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from app.core.settings import settings
+from app.workers.proofs import TRIAL_BALANCE, prove_books
+
+
+def trial_balance() -> None:
+    """Prove the books. Idempotent: it only looks."""
+    prove_books(settings().database_url.get_secret_value())
+
+
+shared_task(name=TRIAL_BALANCE)(trial_balance)
