@@ -20,7 +20,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output, all else on standard error.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most rows to show.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=500, help="Most rows to show.")]
 After = Annotated[str | None, typer.Option("--after", help="Go on after this cursor.")]
 IdempotencyKey = Annotated[
     str | None,

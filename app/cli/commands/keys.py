@@ -33,11 +33,10 @@ COLUMNS = {
     "name": "name",
     "prefix": "begins with",
     "last_four": "ends with",
-    "scopes": "scopes",
     "models": "models",
+    "state": "state",
     "created_at": "created",
     "expires_at": "expires",
-    "revoked_at": "revoked",
 }
 KeyId = Annotated[str, typer.Argument(help="Key id: key_…")]
 

@@ -89,7 +89,9 @@ def grant(
         wallet = _wallet(api, tenant)
         confirm(f"Grant {amount} {wallet['currency']} ({kind}) to {wallet['id']}?", yes=yes)
         key = idempotency_key(key)
-        body = {"amount": amount, "kind": kind, "reason": reason, "reference": reference or key}
+        body = {"amount": amount, "kind": kind, "reason": reason}
+        if reference:
+            body["reference"] = reference
         granted = api.post(f"/wallets/{wallet['id']}/grants", body, idempotency_key=key)
     show_record(granted, as_json=as_json)
 
