@@ -19,6 +19,8 @@ from app.cli.main import app as command_line
 from app.core import errors
 from app.core.errors import RejectReason, SteelyardError
 from app.core.settings import Settings
+from billing.metering.model import Meter, Outcome, UsageSource
+from billing.metering.policy import BILLED
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -92,6 +94,24 @@ def _refusals(path: Path) -> Iterator[tuple[str, int]]:
             and isinstance(status.value, int)
         ):
             yield reason.rpartition(".")[2], status.value
+
+
+# Metering policy
+
+
+def test_the_published_policy_is_the_one_in_force() -> None:
+    documented = {cells[0].strip("`"): cells[1:] for cells in _rows("metering-policy.md") if len(cells) == 5}
+    whole, nothing = frozenset(Meter), frozenset[Meter]()
+    in_force = {
+        outcome.value: [{whole: "all", nothing: "none"}[by_source[source]] for source in UsageSource]
+        for outcome, by_source in BILLED.items()
+    }
+    assert documented == in_force
+
+
+def test_every_outcome_and_source_is_explained() -> None:
+    explained = {cells[0].strip("`") for cells in _rows("metering-policy.md") if len(cells) == 2}
+    assert explained == {*Outcome, *UsageSource}
 
 
 # Metrics
