@@ -1,0 +1,1 @@
+"""What was used, what it cost, and why: read-only views of usage, requests and the ledger."""

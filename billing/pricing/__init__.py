@@ -1,0 +1,1 @@
+"""Price books, their dated versions, and the prices in them."""

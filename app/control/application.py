@@ -1,0 +1,78 @@
+"""The control plane as an ASGI app: API, console beside it, the usage endpoints that finance scripts know."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from prometheus_client import generate_latest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
+
+from app.control import errors
+from app.control.edge import Edge
+from app.control.guard import ControlMetrics, Guard
+from app.control.views import backends, catalog, keys, members, prices, tenants, wallets
+from app.core.clock import Clock, SystemClock
+
+_DESCRIPTION = """
+Everything that people, scripts and the console do with Steelyard. Money is a decimal string beside its
+`currency`; prices are decimal strings per million tokens. Lists are pages: pass `next` as `after`.
+Writes are audited, and repeatable with an `Idempotency-Key`; those that move money demand one.
+"""
+_TAGS = [
+    {"name": "tenants", "description": "Who pays, and the projects in which keys live."},
+    {"name": "keys", "description": "Credentials of projects for the data plane."},
+    {"name": "catalogue", "description": "Models and their deployments."},
+    {"name": "backends", "description": "Engines and their addresses."},
+    {"name": "prices", "description": "Price books and their dated versions."},
+    {"name": "wallets", "description": "Prepaid balances."},
+    {"name": "members", "description": "People, their access tokens, and what they did."},
+]
+
+
+def create_app(
+    engine: AsyncEngine,
+    *,
+    clock: Clock | None = None,
+    console: ASGIApp | None = None,
+    metrics: ControlMetrics | None = None,
+) -> Guard:
+    """The whole control plane on a database. `console` is mounted at `/console`, and `/` leads there."""
+    metrics = metrics or ControlMetrics()
+    app = FastAPI(
+        title="Steelyard control API",
+        version="1",
+        description=_DESCRIPTION,
+        openapi_url="/api/v1/openapi.json",
+        openapi_tags=_TAGS,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.edge = Edge(engine, clock or SystemClock())
+    errors.install(app)
+    for room in (tenants, keys, catalog, backends, prices, wallets, members):
+        app.include_router(room.api)
+    _add_probes(app, engine, metrics=metrics)
+    if console is not None:
+        app.mount("/console", console)
+        app.add_route("/", _to_console)
+    return Guard(app, metrics=metrics)
+
+
+async def _to_console(request: Request) -> Response:
+    return RedirectResponse("/console/", status_code=307)
+
+
+def _add_probes(app: FastAPI, engine: AsyncEngine, *, metrics: ControlMetrics) -> None:
+    async def health(request: Request) -> Response:
+        async with engine.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+        return JSONResponse({"status": "ok"})
+
+    async def show_metrics(request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
+
+    app.add_route("/health", health)
+    app.add_route("/metrics", show_metrics)

@@ -1,0 +1,1 @@
+"""Views by resource: parse, call a service, present."""
