@@ -29,11 +29,11 @@ class RunningAttempt:
 
     record: Attempt
     reservation: Reservation
+    exchange: Exchange
     registry: Registry
     metrics: SchedulerMetrics
     clock: Clock
     started_s: float
-    exchange: Exchange = field(init=False)
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     held: list[bytes] = field(default_factory=list)

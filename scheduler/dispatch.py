@@ -73,6 +73,7 @@ class Dispatcher:
         deadlines: of each attempt. `first_byte_s` waits for the first *body* byte, so for an answer
         that isn't streamed it must allow for the whole generation.
         Errors at the sink: Rejected (none usable: 503; all full: 429), or the last attempt's EngineError.
+        Raises ValueError if the first request can't be built or written safely; then nothing is held.
         """
         self.metrics.dispatches += 1
         dispatch = Dispatch(self._ports, demand, call=call, deadlines=deadlines, sink=sink)
@@ -203,18 +204,19 @@ class Dispatch:
     def _send(self, choice: Choice) -> None:
         ports = self._ports
         backend = ports.registry.get(choice.backend_id)
-        request = self._call(backend.spec)  # Before a place is taken: if this raises, nothing leaks.
+        # A place is taken last: if the request can't be built or sent (ValueError), nothing leaks.
+        request = self._call(backend.spec)
+        exchange = ports.client.send(backend.target, request, deadlines=self._deadlines, sink=self)
         self._running = RunningAttempt(
             Attempt(choice.backend_id, ports.clock.now_ms(), choice.predicted_wait_ms, scores=choice.scores),
             ports.registry.reserve(choice.backend_id, self._work),
+            exchange,
             ports.registry,
             ports.metrics,
             ports.clock,
             ports.clock.monotonic(),
         )
         self.attempts.append(self._running.record)
-        exchange = ports.client.send(backend.target, request, deadlines=self._deadlines, sink=self)
-        self._running.exchange = exchange
         if self._paused:
             exchange.pause()
 

@@ -41,6 +41,8 @@ class AttemptOutcome(StrEnum):
     UNREACHABLE = "unreachable"
     FIRST_TOKEN_TIMEOUT = "first_token_timeout"  # noqa: S105 - a token of text
     BROKEN = "broken"
+    TIMED_OUT = "timed_out"
+    """The time for the whole answer was up while its bytes still came: no fault of the backend's."""
     CANCELLED = "cancelled"
 
 
@@ -78,4 +80,6 @@ def outcome_of_error(error: EngineError) -> AttemptOutcome:
         return AttemptOutcome.UNREACHABLE
     if isinstance(error, FirstTokenTimeout):
         return AttemptOutcome.FIRST_TOKEN_TIMEOUT
+    if error.facts.get("reason") == "total deadline" and error.facts.get("bytes_received"):
+        return AttemptOutcome.TIMED_OUT
     return AttemptOutcome.BROKEN

@@ -165,7 +165,7 @@ class Reservation:
         self._released = True
         backend = self.backend
         backend.in_flight -= 1
-        assert backend.in_flight >= 0, "a reservation is released once"  # noqa: S101
+        assert backend.in_flight >= 0, "a reservation is released once"
         # Floats don't cancel exactly: an idle backend has no work pending, to the bit.
         backend.pending_work = max(backend.pending_work - self._work, 0.0) if backend.in_flight else 0.0
         if self._trial:

@@ -65,7 +65,7 @@ class Breaker:
         return 0.0 if self._reopens_at is None else max(0.0, self._reopens_at - now)
 
     def begin_trial(self) -> None:
-        assert not self._trial, "a half-open breaker has one trial at a time"  # noqa: S101
+        assert not self._trial, "a half-open breaker has one trial at a time"
         self._trial = True
 
     def end_trial(self) -> None:

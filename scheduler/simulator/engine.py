@@ -77,6 +77,10 @@ class SimulatedEngine:
             await asyncio.sleep(0)
 
     @property
+    def listening(self) -> bool:
+        return self._server is not None
+
+    @property
     def base_url(self) -> str:
         return f"http://{self._host}:{self.port}"
 

@@ -329,6 +329,17 @@ def test_a_request_that_cannot_be_built_takes_no_place() -> None:
     assert fleet.in_flight() == {"a": 0}
 
 
+def test_the_end_of_the_whole_time_is_told_but_not_held_against_the_backend() -> None:
+    fleet = Fleet(spec("a"))
+    for _ in range(5):
+        dispatch, heard = fleet.dispatch()
+        fleet.client.last.sink.head(200, [])
+        fleet.client.last.sink.piece(b"long")
+        fleet.client.last.sink.error(StreamBroken("x", reason="total deadline", bytes_received=4))
+        assert (len(heard.errors), dispatch.attempts[0].outcome) == (1, AttemptOutcome.TIMED_OUT)
+    assert health(fleet, "a") is Health.READY
+
+
 STEPS = ["connect failed", "broken after its head", "503", "500"]
 
 
