@@ -48,6 +48,11 @@ class EngineClient:
         pool.start(exchange)
         return exchange
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open, busy and idle together."""
+        return sum(pool.connections for pool in self._pools.values())
+
     async def close(self) -> None:
         """Fail what still runs, close every connection and wait until they are gone. Idempotent."""
         self._closed = True

@@ -35,7 +35,7 @@ class DeadlineWatch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._watched: set[Timed] = set()
-        self._wake_at = inf
+        self.wake_at = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, timed: Timed) -> None:
@@ -45,7 +45,7 @@ class DeadlineWatch:
     def moved(self, timed: Timed) -> None:
         """Say that a deadline may have become earlier; one that became later needs no word."""
         due = timed.due()
-        if due < self._wake_at:
+        if due < self.wake_at:
             self._arm(due)
 
     def discard(self, timed: Timed) -> None:
@@ -61,11 +61,11 @@ class DeadlineWatch:
     def _arm(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._wake_at = due
+        self.wake_at = due
         self._timer = self.loop.call_later(max(due - monotonic(), 0.0), self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._wake_at = None, inf
+        self._timer, self.wake_at = None, inf
         now = monotonic()
         overdue = [timed for timed in self._watched if timed.due() <= now]
         for timed in overdue:

@@ -234,8 +234,9 @@ class Exchange:
             self._allowed_s = inf
         else:
             self._allowed_s = deadlines.first_byte_s if phase is Phase.FIRST_BYTE else deadlines.idle_s
-        if self._watch is not None:
-            self._watch.moved(self)
+        watch = self._watch
+        if watch is not None and self._touched + self._allowed_s < watch.wake_at:
+            watch.moved(self)
 
     def _release(self) -> None:
         self._phase = Phase.DONE

@@ -58,7 +58,7 @@ class Limits:
 
     idle_per_target: connections kept for reuse.   connections_per_target: open ones in all.   idle_s: reuse
     no connection that has been idle for longer; vLLM (uvicorn) closes them after 5 s.   head_bytes,
-    head_count: names and values of a response's headers and trailers together.
+    head_count: names and values of a response's headers; also most bytes in a row without any of a body.
     """
 
     idle_per_target: int = 256

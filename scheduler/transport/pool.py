@@ -27,6 +27,10 @@ class Pool:
         self._context: ssl.SSLContext | None = None
         self._emptied: asyncio.Future[None] | None = None
 
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
     def start(self, exchange: Exchange) -> None:
         """Send on an idle connection, or else on a fresh one."""
         connection = self._take()

@@ -34,16 +34,17 @@ def encode_head(request: EngineRequest, target: Target) -> bytes:
     Raises ValueError for a method, path or header that could change the meaning of the message: control
     characters, names that are no tokens, and headers that are the client's to set (framing, connection).
     """
-    lines = [_start(request.method, request.path, target)]
+    parts = [_start(request.method, request.path, target)]
     for name, value in request.headers:
-        lines += (_checked_name(name), b": ", value, b"\r\n")
+        parts.append(_field(name))
+        parts.append(value)
+    ends = len(request.headers) + 4
     if request.body or request.method not in _BODILESS:
-        lines.append(b"content-length: %d\r\n" % len(request.body))
-        ends = len(request.headers) + 5
+        parts.append(b"\r\ncontent-length: %d\r\n\r\n" % len(request.body))
+        ends += 1
     else:
-        ends = len(request.headers) + 4
-    lines.append(b"\r\n")
-    head = b"".join(lines)
+        parts.append(b"\r\n\r\n")
+    head = b"".join(parts)
     # Each line that we wrote has one CR and one LF; one more of either came with a value.
     if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
         raise ValueError("a header's value has a CR, LF or NUL in it")
@@ -58,14 +59,15 @@ def _start(method: str, path: str, target: Target) -> bytes:
         raise ValueError("a path starts with a slash and consists of printable ASCII characters")
     host = f"[{target.host.partition('%')[0]}]" if ":" in target.host else target.host
     authority = host if target.port == (443 if target.tls else 80) else f"{host}:{target.port}"
-    line = f"{method} {target.base_path}{path} HTTP/1.1\r\nhost: {authority}\r\naccept-encoding: identity\r\n"
+    line = f"{method} {target.base_path}{path} HTTP/1.1\r\nhost: {authority}\r\naccept-encoding: identity"
     return line.encode("ascii")
 
 
 @lru_cache(maxsize=1024)
-def _checked_name(name: bytes) -> bytes:
+def _field(name: bytes) -> bytes:
+    """What stands between the line before and a header's value."""
     if not _TOKEN.fullmatch(name):
         raise ValueError("a header's name is no token")
     if name.lower() in _OURS:
         raise ValueError(f"the client sets the header {name.decode()} itself")
-    return name
+    return b"\r\n%s: " % name

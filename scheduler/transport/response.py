@@ -47,8 +47,6 @@ class ResponseReader:
         self._sized = False
         self._informational = 0
         self._skipping = False
-        self._head_bytes = 0
-        self._head_count = 0
         self._barren_bytes = 0
         self._tail = b""
         self._pieces.clear()
@@ -114,11 +112,7 @@ class ResponseReader:
         self._skipping = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        self._head_count += 1
-        if self._head_bytes > self._limits.head_bytes or self._head_count > self._limits.head_count:
-            raise _Malformed("headers or trailers too large")
-        if not self.status:  # else a trailer: counted, ignored
+        if not self.status:  # else a trailer, which we ignore
             self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -131,6 +125,7 @@ class ResponseReader:
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise _Malformed("unknown HTTP version")
+        self._bound_head()
         self._frame(status, version)
         self.reusable = self._parser.should_keep_alive() and not self._bodiless
         self.status = status
@@ -151,14 +146,24 @@ class ResponseReader:
         self.headers.clear()
         self._skipping = True
 
+    def _bound_head(self) -> None:
+        limits = self._limits
+        if len(self.headers) > limits.head_count:
+            raise _Malformed("too many headers")
+        if sum([len(name) + len(value) for name, value in self.headers]) > limits.head_bytes:
+            raise _Malformed("headers too large")
+
     def _frame(self, status: int, version: str) -> None:
-        sizes = [value for name, value in self.headers if name == b"content-length"]
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and (codings != [b"chunked"] or sizes or version == "1.0"):
+        """Decide how the body ends. llhttp has refused a size twice, beside a coding, or not in digits."""
+        size = coding = None
+        for name, value in self.headers:
+            if name == b"content-length":
+                size = value
+            elif name == b"transfer-encoding":
+                coding = value.lower() if coding is None else b"several"
+        if coding is not None and (coding != b"chunked" or version == "1.0"):
             raise _Malformed("transfer coding other than chunked alone")
-        if len(sizes) > 1:
-            raise _Malformed("more than one content-length")
         if status in (204, 304) or self._bodiless:
             return
-        self._sized = bool(sizes) and int(sizes[0]) > 0
-        self._until_close = not sizes and not codings
+        self._sized = size is not None and int(size) > 0
+        self._until_close = size is None and coding is None
