@@ -73,9 +73,14 @@ class Api:
         return self._call("GET", path, query=query)
 
     def post(
-        self, path: str, body: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> Any:
-        return self._call("POST", path, body=body or {}, idempotency_key=idempotency_key)
+        return self._call("POST", path, query=query, body=body or {}, idempotency_key=idempotency_key)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._call("PUT", path, body=body)

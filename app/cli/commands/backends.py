@@ -60,7 +60,7 @@ def add(
             "max_concurrent": max_concurrent,
             "weight": weight,
         }
-        show_record(api.post("/backends?test=true" if test else "/backends", body), as_json=as_json)
+        show_record(api.post("/backends", body, query={"test": True} if test else None), as_json=as_json)
 
 
 @verb(
