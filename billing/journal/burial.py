@@ -1,0 +1,79 @@
+"""The end of a journal: orphans judged, open requests settled as lost, the incarnation closed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from billing.journal import conflicts, parking
+from billing.journal.course import Course, Desk
+from billing.journal.join import Entry, Orphan
+from billing.journal.posting import Posted, park
+from billing.quota import authority
+
+log = logging.getLogger(__name__)
+
+
+async def judge_orphans(course: Course, desk: Desk, *, dying: bool = False) -> None:
+    """Take care of settlements without an admission.
+
+    If the request has an event they are repeats or conflicts; if not, the admission may still come,
+    until the journal ends: then they are parked.
+    """
+    orphans = course.joiner.orphans
+    if not orphans:
+        return
+    async with desk.engine.begin() as connection:
+        known = await conflicts.hashes(connection, {orphan.settled.request_id for orphan in orphans})
+        done = [orphan for orphan in orphans if orphan.settled.request_id in known]
+        told = [
+            await conflicts.tell_unless_same(
+                connection,
+                orphan,
+                incarnation_id=course.incarnation_id,
+                posted=known[orphan.settled.request_id],
+                now=desk.now(),
+            )
+            for orphan in done
+        ]
+        left = [orphan for orphan in orphans if orphan not in done]
+        number = await _park(connection, course, desk, orphans=left) if dying else 0
+    desk.metrics.count(Posted(conflicts=sum(told), parked=number))
+    for orphan in done:
+        course.joiner.forget(orphan)
+
+
+async def bury(course: Course, desk: Desk) -> None:
+    """Post the end of a journal whose writer is proven dead, and close its incarnation. Idempotent."""
+    await judge_orphans(course, desk, dying=True)
+    lost = await _lost(course, desk)
+    number = len(lost)
+    await course.post_all(lost)
+    desk.metrics.lost.inc(number)
+    async with desk.engine.begin() as connection:
+        parked = await parking.holds(connection, course.incarnation_id)
+        await authority.close(connection, course.incarnation_id, parked=parked)
+    log.info("incarnation_closed", extra={"incarnation_id": course.incarnation_id, "lost": number})
+
+
+async def _lost(course: Course, desk: Desk) -> list[Entry]:
+    """The open requests that nobody settled: neither posted nor parked already."""
+    candidates = course.joiner.lost(course.tail.offset)
+    wanted = {charge.admitted.request_id for charge in candidates}
+    if not wanted:
+        return []
+    async with desk.engine.connect() as connection:
+        done = set(await conflicts.hashes(connection, wanted))
+        done |= await parking.among(connection, course.incarnation_id, wanted)
+    return [charge for charge in candidates if charge.admitted.request_id not in done]
+
+
+async def _park(connection: AsyncConnection, course: Course, desk: Desk, *, orphans: Sequence[Orphan]) -> int:
+    wanted = {orphan.settled.request_id for orphan in orphans}
+    known = await parking.among(connection, course.incarnation_id, wanted)
+    flawed = [
+        (orphan, "its admission is missing") for orphan in orphans if orphan.settled.request_id not in known
+    ]
+    return await park(connection, flawed, incarnation_id=course.incarnation_id, now=desk.now())

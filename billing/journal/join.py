@@ -1,0 +1,220 @@
+"""Joins a journal's records to what has to be posted: a settlement to its admission. Pure.
+
+The order of records does not matter to the result, nor does a record that comes twice: a settlement
+that is met before its admission waits for it, and of several progress rows the furthest counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from app.core.ids import IncarnationId, RequestId
+from billing.journal.frames import Frame
+from billing.journal.model import (
+    RECORD_VERSION,
+    Admitted,
+    Opened,
+    Progress,
+    Reading,
+    Refused,
+    Settled,
+    Used,
+    decode,
+    encode,
+)
+from billing.metering.model import NOTHING, Outcome, Usage, UsageSource
+from billing.metering.policy import billed
+from billing.rating.model import cost
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A request and its end, ready to be posted.
+
+    start: offset of the first of its records.   end: where the file is done with it.
+    """
+
+    start: int
+    end: int
+    admitted: Admitted
+    settled: Settled
+    admitted_bytes: bytes
+    settled_bytes: bytes
+
+    @property
+    def payload_hash(self) -> bytes:
+        """64 bytes: SHA-256 of the admission, then of the settlement."""
+        return digest(self.admitted_bytes) + digest(self.settled_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused request, to be kept for `explain`."""
+
+    start: int
+    end: int
+    refused: Refused
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A whole frame whose payload is no record that we know."""
+
+    start: int
+    end: int
+    payload: bytes
+
+
+Entry = Charge | Refusal | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A settlement whose admission was not met."""
+
+    start: int
+    end: int
+    settled: Settled
+    payload: bytes
+
+
+@dataclass(slots=True)
+class _Open:
+    start: int
+    admitted: Admitted
+    payload: bytes
+    usage: Usage | None = None
+    bytes_relayed: int = 0
+    reading: Reading | None = None
+
+
+class WrongJournal(Exception):
+    """The file is not the journal of the incarnation that its name tells, or newer than this program."""
+
+
+def digest(payload: bytes) -> bytes:
+    return hashlib.sha256(payload).digest()
+
+
+class Joiner:
+    """What is open in one journal; fed with its frames in the order of the file."""
+
+    def __init__(self, incarnation_id: IncarnationId) -> None:
+        self._incarnation_id = incarnation_id
+        self._open: dict[RequestId, _Open] = {}
+        self._orphans: dict[RequestId, list[Orphan]] = {}
+        self._last_ms = 0
+
+    @property
+    def oldest(self) -> int | None:
+        """Offset of the first record that still waits for its counterpart."""
+        starts = [next(iter(self._open.values())).start] if self._open else []
+        return min(starts + [orphan.start for orphan in self.orphans], default=None)
+
+    @property
+    def orphans(self) -> list[Orphan]:
+        """Settlements without admission so far, in the order of the file."""
+        return [orphan for waiting in self._orphans.values() for orphan in waiting]
+
+    def forget(self, orphan: Orphan) -> None:
+        """Someone else took care of it."""
+        waiting = self._orphans[orphan.settled.request_id]
+        waiting.remove(orphan)
+        if not waiting:
+            del self._orphans[orphan.settled.request_id]
+
+    def take(self, frame: Frame) -> Entry | None:
+        """What this record completes. Raises WrongJournal by an `Opened` that does not fit."""
+        try:
+            record = decode(frame.payload)
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            return Unreadable(frame.start, frame.end, frame.payload)
+        match record:
+            case Opened():
+                self._check(record)
+            case Progress():
+                self._read(record)
+            case Admitted():
+                return self._admit(frame, record)
+            case Settled():
+                return self._settle(frame, record)
+            case Refused():
+                return Refusal(frame.start, frame.end, record, frame.payload)
+        return None
+
+    def lost(self, end: int) -> list[Charge]:
+        """The open requests of a dead process, settled as `lost` from their furthest progress.
+
+        The same journal gives the same settlements, whoever computes them and when.
+        """
+        return [self._lost(open_, end) for open_ in self._open.values()]
+
+    def _check(self, opened: Opened) -> None:
+        if opened.version > RECORD_VERSION:
+            raise WrongJournal(f"it is of version {opened.version}; this program reads {RECORD_VERSION}")
+        if opened.incarnation_id != self._incarnation_id:
+            raise WrongJournal(f"it is the journal of {opened.incarnation_id}")
+        self._last_ms = max(self._last_ms, opened.at_ms)
+
+    def _read(self, progress: Progress) -> None:
+        self._last_ms = max(self._last_ms, progress.at_ms)
+        for reading in progress.readings:
+            open_ = self._open.get(reading.request_id)
+            if open_ is None:
+                continue
+            open_.bytes_relayed = max(open_.bytes_relayed, reading.bytes_relayed)
+            open_.reading = reading
+            if reading.usage is not None and reading.usage.total >= (open_.usage or NOTHING).total:
+                open_.usage = reading.usage
+
+    def _admit(self, frame: Frame, admitted: Admitted) -> Charge | None:
+        self._last_ms = max(self._last_ms, admitted.at_ms)
+        if waiting := self._orphans.get(admitted.request_id):
+            orphan = waiting[0]
+            self.forget(orphan)
+            return Charge(orphan.start, frame.end, admitted, orphan.settled, frame.payload, orphan.payload)
+        self._open.setdefault(admitted.request_id, _Open(frame.start, admitted, frame.payload))
+        return None
+
+    def _settle(self, frame: Frame, settled: Settled) -> Charge | None:
+        self._last_ms = max(self._last_ms, settled.at_ms)
+        open_ = self._open.pop(settled.request_id, None)
+        if open_ is None:
+            waiting = self._orphans.setdefault(settled.request_id, [])
+            if all(orphan.payload != frame.payload for orphan in waiting):
+                waiting.append(Orphan(frame.start, frame.end, settled, frame.payload))
+            return None
+        return Charge(open_.start, frame.end, open_.admitted, settled, open_.payload, frame.payload)
+
+    def _lost(self, open_: _Open, end: int) -> Charge:
+        admitted = open_.admitted
+        source = UsageSource.UNKNOWN if open_.usage is None else UsageSource.ENGINE_PARTIAL
+        usage = open_.usage or NOTHING
+        charged = billed(Outcome.LOST, source, usage)
+        price = cost(charged, admitted.rates)
+        unknown = Usage(input=admitted.input_bound, output=admitted.output_bound)
+        settled = Settled(
+            request_id=admitted.request_id,
+            at_ms=self._last_ms,
+            outcome=Outcome.LOST,
+            usage_source=source,
+            usage=usage,
+            billed=charged,
+            unknown_bound=unknown if source is UsageSource.UNKNOWN else None,
+            cost_picos=price,
+            used=tuple(Used(held.allowance_id, held.amount, price) for held in admitted.holds),
+            backend_id=open_.reading.backend_id if open_.reading else None,
+            status=0,
+            error_code="lost",
+            finish_reason=None,
+            ttft_ms=None,
+            duration_ms=max(0, self._last_ms - admitted.at_ms),
+            bytes_relayed=open_.bytes_relayed,
+            flags=(),
+            attempts=(),
+        )
+        return Charge(open_.start, end, admitted, settled, open_.payload, encode(settled))

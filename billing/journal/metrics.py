@@ -1,0 +1,48 @@
+"""What the settler tells of itself."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from billing.journal.posting import Posted
+
+_PREFIX = "steelyard_settler_"
+
+
+class SettlerMetrics:
+    """Counters and gauges of one settler, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.posted = self._counter("posted", "Usage events posted.")
+        self.repeats = self._counter("repeats", "Settlements met again that changed nothing.")
+        self.refusals = self._counter("refusals", "Refused requests posted.")
+        self.conflicts = self._counter("conflicts", "Second settlements of a request that say otherwise.")
+        self.parked = self._counter("parked", "Records set aside because they can't be posted.")
+        self.lost = self._counter("lost", "Requests settled as lost because their process died.")
+        self.retries = self._counter("retries", "Looks that failed and are tried again.")
+        self.overruns = self._counter("unleased_posts", "Batches that spent more than was leased for them.")
+        self.lag_s = self._gauge("lag_seconds", "Age of the oldest settlement that is not posted.")
+        self.journals = self._gauge("journals", "Journals that are read.")
+        self.stopped = self._gauge("stopped_journals", "Journals that can't be read on; their leases stay.")
+        self.parked_open = self._gauge("parked_open", "Parked records that nobody resolved.")
+        self.uncovered = self._gauge("uncovered_picos", "Use that leases should have covered; must stay 0.")
+
+    def count(self, posted: Posted) -> None:
+        """Add what a batch changed."""
+        self.posted.inc(posted.events)
+        self.repeats.inc(posted.repeats)
+        self.refusals.inc(posted.refusals)
+        self.conflicts.inc(posted.conflicts)
+        self.parked.inc(posted.parked)
+        self.overruns.inc(1 if posted.unleased else 0)
+
+    def render(self) -> bytes:
+        """The Prometheus text of all."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        return Counter(_PREFIX + name, help_text, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(_PREFIX + name, help_text, registry=self.registry)

@@ -1,0 +1,149 @@
+"""The settler: posts a machine's journals and buries its dead processes; loses and repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from app.core.clock import Clock
+from app.core.ids import IncarnationId
+from billing.journal import burial, lock, parking
+from billing.journal.course import Course, Desk
+from billing.journal.failures import words
+from billing.journal.metrics import SettlerMetrics
+from billing.journal.tables import journal_position
+from billing.journal.tail import JournalTail, State, remove_closed
+from billing.quota import authority
+
+log = logging.getLogger(__name__)
+
+BATCH = 2000
+"""Most entries of one transaction."""
+_KEEP_CLOSED_MS = 7 * 24 * 3600 * 1000
+_CENSUS_S = 10.0
+_MOST_PATIENCE_S = 5.0
+
+
+class Settler:
+    """Posts the journals of one folder. One per folder at a time: its process holds a lock."""
+
+    def __init__(self, engine: AsyncEngine, *, folder: Path, clock: Clock, batch: int = BATCH) -> None:
+        self.metrics = SettlerMetrics()
+        self.failure: str | None = None
+        self._engine = engine
+        self._folder = folder
+        self._clock = clock
+        self._desk = Desk(engine, clock, self.metrics, batch)
+        self._courses: dict[Path, Course] = {}
+        self._next_census = clock.monotonic()
+
+    async def look(self) -> int:
+        """Look at every journal once and post what is there; returns how many events were posted.
+
+        A journal that fails does not hold up the others. Raises the first failure when all had their
+        turn; the next look goes on where this one was.
+        """
+        events = 0
+        failures: list[Exception] = []
+        for path in await asyncio.to_thread(self._list):
+            try:
+                events += await self._look_at(path)
+            except Exception as error:  # noqa: BLE001 - the rim: the journal stays, and is tried again
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        await self._take_census()
+        return events
+
+    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
+        """Look every `interval_s` until `stop`; after failures wait longer, up to five seconds."""
+        wait_s = interval_s
+        while not stop.is_set():
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - the rim: whatever it is, the journals stay
+                self.metrics.retries.inc()
+                self.failure = words(error)
+                wait_s = min(max(wait_s * 2, 0.1), _MOST_PATIENCE_S)
+                log.warning("settler_retries", extra={"reason": self.failure, "wait_s": wait_s})
+            else:
+                self.failure, wait_s = None, interval_s
+            self.metrics.lag_s.set(self._lag_ms() / 1000)
+            try:
+                await asyncio.wait_for(stop.wait(), wait_s)
+            except TimeoutError:
+                continue
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """(ready, facts) for the probe."""
+        stopped = {
+            course.incarnation_id: course.tail.stopped_because
+            for course in self._courses.values()
+            if course.tail.state is State.STOPPED
+        }
+        facts = {"lag_ms": self._lag_ms(), "journals": len(self._courses), "stopped_journals": stopped}
+        return self.failure is None, {**facts, "failure": self.failure}
+
+    def close(self) -> None:
+        """Let go of all files; nothing is lost, a later settler reads them again."""
+        for course in self._courses.values():
+            course.tail.close()
+        self._courses.clear()
+
+    def _list(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*{lock.SUFFIX}"))
+
+    async def _look_at(self, path: Path) -> int:
+        course = self._courses.get(path) or await self._open(path)
+        if course is None:
+            return 0
+        before = course.events
+        await course.catch_up()
+        await burial.judge_orphans(course, self._desk)
+        if course.tail.state is State.LIVE and await asyncio.to_thread(course.tail.try_bury):
+            await course.catch_up()
+        if course.tail.state is State.DEAD:
+            await burial.bury(course, self._desk)
+            await self._put_away(course)
+        return course.events - before
+
+    async def _open(self, path: Path) -> Course | None:
+        incarnation_id = IncarnationId(path.name.removesuffix(lock.SUFFIX))
+        known = journal_position.c
+        query = select(known.posted_offset, known.resume_offset).where(known.incarnation_id == incarnation_id)
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        posted, resume = row or (0, 0)
+        try:
+            tail = await asyncio.to_thread(JournalTail, path, offset=resume)
+        except FileNotFoundError:
+            return None
+        course = self._courses[path] = Course(tail, posted=posted, desk=self._desk)
+        return course
+
+    async def _put_away(self, course: Course) -> None:
+        now_ms = self._clock.now_ms()
+        await asyncio.to_thread(course.tail.archive, at_ms=now_ms)
+        del self._courses[course.tail.path]
+        await asyncio.to_thread(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
+
+    async def _take_census(self) -> None:
+        """Tell how many journals there are; now and then, count what must not be there."""
+        states = [course.tail.state for course in self._courses.values()]
+        self.metrics.journals.set(len(states))
+        self.metrics.stopped.set(states.count(State.STOPPED))
+        if self._clock.monotonic() < self._next_census:
+            return
+        self._next_census = self._clock.monotonic() + _CENSUS_S
+        async with self._engine.connect() as connection:
+            self.metrics.parked_open.set(await parking.count(connection))
+            self.metrics.uncovered.set(await authority.uncovered(connection))
+
+    def _lag_ms(self) -> int:
+        oldest = [at for course in self._courses.values() if (at := course.oldest_ms) is not None]
+        return max(0, self._clock.now_ms() - min(oldest)) if oldest else 0
