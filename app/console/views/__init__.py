@@ -1,0 +1,1 @@
+"""One module per page: parse the query, call a service, render."""
