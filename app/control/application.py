@@ -13,7 +13,18 @@ from starlette.types import ASGIApp
 from app.control import errors
 from app.control.edge import Edge
 from app.control.guard import ControlMetrics, Guard
-from app.control.views import backends, catalog, keys, members, prices, tenants, wallets
+from app.control.views import (
+    backends,
+    catalog,
+    keys,
+    members,
+    organization,
+    prices,
+    requests,
+    tenants,
+    usage,
+    wallets,
+)
 from app.core.clock import Clock, SystemClock
 
 _DESCRIPTION = """
@@ -21,6 +32,7 @@ Everything that people, scripts and the console do with Steelyard. Money is a de
 `currency`; prices are decimal strings per million tokens. Lists are pages: pass `next` as `after`.
 Writes are audited, and repeatable with an `Idempotency-Key`; those that move money demand one.
 """
+_ROOMS = (tenants, keys, catalog, backends, prices, wallets, usage, requests, organization, members)
 _TAGS = [
     {"name": "tenants", "description": "Who pays, and the projects in which keys live."},
     {"name": "keys", "description": "Credentials of projects for the data plane."},
@@ -28,6 +40,7 @@ _TAGS = [
     {"name": "backends", "description": "Engines and their addresses."},
     {"name": "prices", "description": "Price books and their dated versions."},
     {"name": "wallets", "description": "Prepaid balances."},
+    {"name": "usage", "description": "Tokens, cost, and each request explained."},
     {"name": "members", "description": "People, their access tokens, and what they did."},
 ]
 
@@ -52,7 +65,7 @@ def create_app(
     )
     app.state.edge = Edge(engine, clock or SystemClock())
     errors.install(app)
-    for room in (tenants, keys, catalog, backends, prices, wallets, members):
+    for room in _ROOMS:
         app.include_router(room.api)
     _add_probes(app, engine, metrics=metrics)
     if console is not None:
