@@ -79,12 +79,13 @@ class Supervisor:
         """Start all; returns when all are ready. Raises DependencyError naming what failed and why."""
         self._tasks = [asyncio.create_task(self._run(name), name=name) for name in self.board_names()]
         ready = asyncio.create_task(self._all_ready())
-        done, _ = await asyncio.wait([*self._tasks, ready], return_when=asyncio.FIRST_EXCEPTION)
-        if ready in done:
-            return
-        ready.cancel()
-        for task in done:
-            await task
+        pending: set[asyncio.Task[None]] = {*self._tasks, ready}
+        try:
+            while ready in pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.gather(*done)
+        finally:
+            ready.cancel()
 
     async def watch(self) -> None:
         """Keep the services up; returns never. Raises if a watching task itself breaks."""

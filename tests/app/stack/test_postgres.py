@@ -17,8 +17,8 @@ import pytest
 
 from app.core.errors import DependencyError
 from app.stack.account import Account, unprivileged
-from app.stack.postgres import APP, OWNER, Postgres
 from app.stack.folders import private_folder, short_socket_folder
+from app.stack.postgres import APP, OWNER, Postgres
 from app.stack.postgres_home import settle
 
 

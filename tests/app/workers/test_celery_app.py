@@ -20,6 +20,10 @@ from app.workers.celery_app import make_app
 from tests.database import Database
 
 
+Worker = tuple[subprocess.Popen[bytes], int]
+"""The process and the port of its own listener."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -40,7 +44,7 @@ def broker_url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def worker(broker_url: str, database: Database, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def worker(broker_url: str, database: Database, tmp_path: Path) -> Iterator[Worker]:
     port = free_port()
     command = [sys.executable, "-m", "celery", "-A", "app.workers.celery_app", "worker", "-B"]
     command += ["-P", "threads", "-c", "2", f"--schedule={tmp_path / 'beat'}"]
@@ -63,9 +67,7 @@ def facts(port: int) -> dict[str, object]:
         return dict(json.load(answer))
 
 
-def test_the_worker_proves_the_books_says_so_and_stops_in_order(
-    worker: tuple[subprocess.Popen[bytes], int],
-) -> None:
+def test_the_worker_proves_the_books_says_so_and_stops_in_order(worker: Worker) -> None:
     process, port = worker
     while not answers_health(port):
         assert process.poll() is None
