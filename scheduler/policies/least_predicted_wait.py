@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.core.ids import BackendId
 from scheduler.policies.model import Candidate, Choice, NoCandidate, NoCandidateReason, Standing
 
 EXPLORERS = 2
@@ -31,50 +32,42 @@ def choose(
     draw: uniform in [0, 1), breaks ties evenly.   explorers: `EXPLORERS`, but for a study.
     Returns NoCandidate when all are full or out. Never raises. O(len(candidates)).
     """
-    open_ones = [c for c in candidates if c.standing is not Standing.OUT and c.in_flight < c.capacity]
-    if not open_ones:
+    standing = Standing.OUT
+    best: list[Candidate] = []
+    for candidate in candidates:
+        if candidate.standing <= standing and candidate.in_flight < candidate.capacity:
+            if candidate.standing < standing:
+                standing, best = candidate.standing, []
+            best.append(candidate)
+    if standing is Standing.OUT:
         return _no_candidate(candidates)
-    standing = min(c.standing for c in open_ones)
-    if standing is not Standing.READY or len(open_ones) > 1:
-        open_ones = [c for c in open_ones if c.standing is standing]
-    fastest, slowest = _known_speeds(candidates)
-    scores = {
-        c.backend_id: _wait_ms(c, work, ms_per_work=_speed(c, fastest, slowest, explorers=explorers))
-        for c in open_ones
-    }
+    scores: dict[BackendId, float] = {}
+    guesses: tuple[float, float] | None = None
+    for candidate in best:
+        ms_per_work = candidate.ms_per_work
+        if ms_per_work is None:
+            guesses = guesses or _extremes(candidates)
+            ms_per_work = guesses[candidate.in_flight >= explorers]
+        wait_ms = ms_per_work * (candidate.pending_work / candidate.capacity + work) / candidate.weight
+        scores[candidate.backend_id] = wait_ms
     least = min(scores.values())
-    tied = [backend_id for backend_id, score in scores.items() if score == least]
+    tied = [backend_id for backend_id, wait_ms in scores.items() if wait_ms == least]
     return Choice(tied[int(draw * len(tied))], least, scores)
 
 
-def _wait_ms(candidate: Candidate, work: float, *, ms_per_work: float) -> float:
-    return ms_per_work * (candidate.pending_work / candidate.capacity + work) / candidate.weight
-
-
-def _known_speeds(candidates: Sequence[Candidate]) -> tuple[float, float]:
+def _extremes(candidates: Sequence[Candidate]) -> tuple[float, float]:
+    """The fastest and the slowest of the known speeds: what to assume of a backend nobody knows."""
     known = [c.ms_per_work for c in candidates if c.ms_per_work is not None]
     return (min(known), max(known)) if known else (PRIOR_MS_PER_WORK, PRIOR_MS_PER_WORK)
-
-
-def _speed(candidate: Candidate, fastest: float, slowest: float, *, explorers: int) -> float:
-    if candidate.ms_per_work is not None:
-        return candidate.ms_per_work
-    return fastest if candidate.in_flight < explorers else slowest
 
 
 def _no_candidate(candidates: Sequence[Candidate]) -> NoCandidate:
     full = [c for c in candidates if c.standing is not Standing.OUT]
     if not full:
         return NoCandidate(NoCandidateReason.NONE_USABLE)
-    fastest, slowest = _known_speeds(full)
     # One of `in_flight` requests ends, on average, after its even share of the pending work.
-    return NoCandidate(
-        NoCandidateReason.ALL_FULL,
-        min(
-            _speed(c, fastest, slowest, explorers=0)
-            * c.pending_work
-            / max(c.in_flight, 1)
-            / max(c.capacity, 1)
-            for c in full
-        ),
-    )
+    slowest = _extremes(full)[1]
+    drains_ms = [
+        (c.ms_per_work or slowest) * c.pending_work / max(c.in_flight, 1) / max(c.capacity, 1) for c in full
+    ]
+    return NoCandidate(NoCandidateReason.ALL_FULL, min(drains_ms))

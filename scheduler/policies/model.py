@@ -44,8 +44,7 @@ class NoCandidateReason(StrEnum):
     NONE_USABLE = "none_usable"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The chosen backend, its predicted wait, and the predicted wait of all that could be chosen."""
 
     backend_id: BackendId

@@ -36,6 +36,8 @@ class Backend:
         "_probe_at",
         "_probe_failures",
         "_probe_result",
+        "_seen",
+        "_seen_until",
         "breaker",
         "in_flight",
         "pending_work",
@@ -56,8 +58,11 @@ class Backend:
         self._probe_result: ProbeResult | None = None
         self._probe_failures = 0
         self._overloaded_until = 0.0
+        self._seen: Candidate
+        self._seen_until = 0.0
 
     def record_probe(self, result: ProbeResult, now: float) -> None:
+        self.changed()
         self._probe_at = now
         self._probe_result = result
         if result.status is ProbeStatus.PASSED:
@@ -68,6 +73,7 @@ class Backend:
 
     def record_overload(self, now: float) -> None:
         """It said 503: prefer others for a moment; this is no failure."""
+        self.changed()
         self._overloaded_until = now + self._limits.overload_s
 
     def health(self, now: float) -> Health:
@@ -86,30 +92,42 @@ class Backend:
             return Health.OVERLOADED
         return Health.READY if fresh and not self._probe_failures else Health.UNKNOWN
 
-    def candidate(self, health: Health, now: float) -> Candidate:
-        """Itself as the policy sees it, given its health; a lone ejected one is the registry's to raise."""
-        standing, capacity = _STANDINGS[health], self.spec.max_concurrent
+    def candidate(self, now: float) -> Candidate:
+        """Itself as the policy sees it now; a lone ejected one is the registry's to raise."""
+        # With many backends nearly all are as the last request found them.
+        if now < self._seen_until:
+            return self._seen
+        health, spec = self.health(now), self.spec
+        standing, capacity = _STANDINGS[health], spec.max_concurrent
         if health is Health.TRIAL:
             capacity = self.in_flight + 1
             if not self.breaker.trial_free():
                 standing = Standing.OUT
-        return Candidate(
-            self.spec.backend_id,
-            standing,
-            self.in_flight,
-            capacity,
-            self.pending_work,
-            self.speed.ms_per_work(now),
-            self.spec.weight,
+        speed = self.speed.ms_per_work(now)
+        self._seen = Candidate(
+            spec.backend_id, standing, self.in_flight, capacity, self.pending_work, speed, spec.weight
         )
+        if health is Health.READY and self._probe_at is not None:
+            self._seen_until = min(self._probe_at + self._limits.probe_fresh_s, self.speed.known_until())
+        return self._seen
 
-    def last_resort(self, candidate: Candidate) -> Candidate:
-        """The same candidate, let in at reduced capacity because nothing better stands."""
+    def changed(self) -> None:
+        """Something changed that its candidate shows."""
+        self._seen_until = 0.0
+
+    def replace_spec(self, spec: BackendSpec) -> None:
+        """Take on new limits for the same process."""
+        self.spec = spec
+        self.changed()
+
+    def last_resort(self, now: float) -> Candidate:
+        """Its candidate, let in at reduced capacity because nothing better stands."""
         capacity = max(1, int(self.spec.max_concurrent * self._limits.last_resort_share))
-        return candidate._replace(standing=Standing.LAST_RESORT, capacity=capacity)
+        return self.candidate(now)._replace(standing=Standing.LAST_RESORT, capacity=capacity)
 
     def reserve(self, work: float, now: float) -> Reservation:
         """Count a request as load from now on, until its reservation is released."""
+        self.changed()
         trial = self.breaker.state(now) is BreakerState.HALF_OPEN and self.breaker.trial_free()
         if trial:
             self.breaker.begin_trial()
@@ -164,6 +182,7 @@ class Reservation:
             return
         self._released = True
         backend = self.backend
+        backend.changed()
         backend.in_flight -= 1
         assert backend.in_flight >= 0, "a reservation is released once"
         # Floats don't cancel exactly: an idle backend has no work pending, to the bit.
@@ -184,3 +203,4 @@ class Reservation:
     def failed(self, failure: Failure, now: float) -> None:
         """The backend failed this request."""
         self.backend.breaker.failed(failure, now=now, trial=self._trial)
+        self.backend.changed()

@@ -16,6 +16,7 @@ from scheduler.registry.model import BackendSnapshot, BackendSpec, Health, Probe
 from scheduler.registry.speed import Sizes, work_of
 from scheduler.transport.model import parse_target
 
+_NARROWED = frozenset((Health.EJECTED, Health.TRIAL))
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +50,7 @@ class Registry:
         kept = set(map(id, self._backends.values()))
         self._leaving = [b for b in before if b.in_flight and id(b) not in kept]
         for backend in self._leaving:
-            backend.spec = replace(backend.spec, draining=True)
+            backend.replace_spec(replace(backend.spec, draining=True))
         self._index()
         return tuple(invalid)
 
@@ -63,19 +64,19 @@ class Registry:
         """
         now = self._clock.monotonic()
         found: list[Candidate] = []
-        ejected: list[tuple[Backend, Candidate]] = []
-        standing = False
+        ejected: list[Backend] = []
+        stands = False
         for backend in self._by_deployment.get(deployment_id, ()):
-            health = backend.health(now)
-            candidate = backend.candidate(health, now)
-            standing = standing or candidate.standing is not Standing.OUT
-            if backend.spec.backend_id in tried:
+            candidate = backend.candidate(now)
+            is_in = candidate.standing is not Standing.OUT
+            stands = stands or is_in
+            if tried and candidate.backend_id in tried:
                 continue
-            if health is Health.EJECTED or (health is Health.TRIAL and candidate.standing is Standing.OUT):
-                ejected.append((backend, candidate))
-            else:
+            if is_in or backend.health(now) not in _NARROWED:
                 found.append(candidate)
-        found.extend(c if standing else b.last_resort(c) for b, c in ejected)
+            else:
+                ejected.append(backend)
+        found.extend(b.candidate(now) if stands else b.last_resort(now) for b in ejected)
         return found
 
     def get(self, backend_id: BackendId) -> Backend:
@@ -125,6 +126,7 @@ class Registry:
     ) -> None:
         """Learn speed and sizes from a request that came to its end."""
         work = work_of(prompt_tokens, output_tokens)
+        backend.changed()
         backend.speed.observe(duration_ms=duration_ms, work=work, now=self._clock.monotonic())
         sizes = self._sizes.get(demand.deployment_id)
         if sizes is not None:
@@ -148,7 +150,7 @@ class Registry:
 
     def _placed(self, spec: BackendSpec, known: Backend | None) -> Backend:
         if known is not None and known.spec.same_process(spec):
-            known.spec = spec
+            known.replace_spec(spec)
             return known
         return Backend(spec, parse_target(spec.base_url), limits=self._limits)
 

@@ -6,6 +6,8 @@ prefill handles a whole prompt in few passes while decode needs one pass for eac
 
 from __future__ import annotations
 
+from math import inf
+
 PROMPT_TOKEN_WORK = 1 / 16
 """Work of one prompt token: the order of prefill to decode throughput of one engine; both are learned
 together as time per work, so an error here only blurs the scale between long prompts and long answers."""
@@ -39,6 +41,10 @@ class Speed:
         self._ms += share * (duration_ms - self._ms)
         self._work += share * (work - self._work)
         self._observed_at = now
+
+    def known_until(self) -> float:
+        """The time until which it is as it is now, if nothing more is observed."""
+        return inf if self._observed_at is None else self._observed_at + STALE_S
 
     def ms_per_work(self, now: float) -> float | None:
         """Milliseconds per unit of work; None if nothing was learned lately."""

@@ -233,6 +233,26 @@ class AnyHistory(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.fleet.clock.advance(seconds)
 
+    @rule(name=st.sampled_from("abc"), duration_ms=st.floats(1, 1e6))
+    def learn(self, name: str, duration_ms: float) -> None:
+        if name in self.names:
+            backend = self.fleet.registry.get(BackendId(name))
+            self.fleet.registry.learn(
+                backend, demand(), prompt_tokens=9, output_tokens=9, duration_ms=duration_ms
+            )
+
+    @rule(which=st.integers(0, 10**6))
+    def overload(self, which: int) -> None:
+        if self.held:
+            self.fleet.registry.record_overload(self.held[which % len(self.held)])
+
+    @invariant()
+    def what_is_remembered_of_a_backend_is_what_it_is(self) -> None:
+        remembered = self.fleet.registry.candidates(DEPLOYMENT)
+        for name in self.names:
+            self.fleet.registry.get(BackendId(name)).changed()
+        assert self.fleet.registry.candidates(DEPLOYMENT) == remembered
+
     @invariant()
     def load_is_what_is_reserved(self) -> None:
         snapshot = self.fleet.registry.snapshot()
