@@ -17,7 +17,9 @@ from app.cli.errors import CommandFailed, ExitCode
 Columns = Mapping[str, str]
 """Field (dots reach into objects) → heading."""
 
-_NUMBERS = "amount posted held available cost price requests tokens total weight sequence limit"
+_NUMBERS = (
+    "amount posted held available cost price requests unknown_requests tokens total weight sequence limit"
+)
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
 _RIGHT = frozenset((*_NUMBERS.split(), *_TOKENS.split(), "ttft_ms", "duration_ms"))
 

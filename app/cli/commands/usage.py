@@ -24,9 +24,10 @@ verbs = noun(
     "steelyard usage show --from 2026-11-01 --to 2026-12-01 --by key",
     "steelyard usage export --from 2026-11-01 > november.csv",
 )
-TOKENS = ("requests", "input", "input_cached", "input_cache_write", "output")
+COUNTS = ("requests", "unknown_requests", "input", "input_cached", "input_cache_write", "output")
 HEADINGS = {
     "requests": "requests",
+    "unknown_requests": "unknown",
     "input": "input",
     "input_cached": "cached",
     "input_cache_write": "cache write",
@@ -34,9 +35,22 @@ HEADINGS = {
     "cost": "cost",
     "currency": "currency",
 }
-GROUPS = {"tenant": "tenant_id", "project": "project_id", "key": "key_id", "model": "model"}
+BILLED = ("billed_input", "billed_input_cached", "billed_input_cache_write", "billed_output")
+GROUPS = {
+    "tenant": "tenant_id",
+    "project": "project_id",
+    "key": "key_id",
+    "model": "model",
+    "price_version": "price_version_id",
+    "usage_source": "usage_source",
+}
 
-By = Annotated[str, typer.Option("--by", help="tenant, project, key or model; several with commas.")]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by", help="tenant, project, key, model, price_version, usage_source; several with commas."
+    ),
+]
 From = Annotated[str | None, typer.Option("--from", help="Day or instant of the first; else today.")]
 To = Annotated[str | None, typer.Option("--to", help="Day or instant after the last; else now.")]
 Zone = Annotated[str | None, typer.Option("--zone", help="IANA zone of days; else the tenant's.")]
@@ -92,7 +106,7 @@ def export(
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
     """Write usage as CSV on standard output; its sums are those of `usage show`."""
-    names = ["start", "end", *_names(by), *HEADINGS]
+    names = ["start", "end", *_names(by), *COUNTS, "reasoning", *BILLED, "cost", "currency"]
     with connect(data_dir) as api:
         span = _span(api, first, end=end, zone=zone, tenant=tenant)
         table = csv.writer(sys.stdout, lineterminator="\n")
@@ -150,8 +164,8 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The exact sums of the rows, one for each currency."""
     totals: dict[str, dict[str, Any]] = {}
     for row in rows:
-        total = totals.setdefault(row["currency"], dict.fromkeys((*TOKENS, "cost"), 0))
-        for name in TOKENS:
+        total = totals.setdefault(row["currency"], dict.fromkeys((*COUNTS, "cost"), 0))
+        for name in COUNTS:
             total[name] += row[name]
         total["cost"] += parse_picos(row["cost"])
     return [

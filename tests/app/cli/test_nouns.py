@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 from tests.app.cli.conftest import Steelyard
 from tests.app.cli.fake_control import FakeControl
 
@@ -109,3 +112,87 @@ def test_backends_are_added_tested_drained_and_removed(steelyard: Steelyard, con
     assert "draining" in steelyard("backends", "drain", "bck_1").out
     control.gives("DELETE /backends/bck_1", {"id": "bck_1", "status": "removed"})
     assert "removed" in steelyard("backends", "remove", "bck_1", "--yes").out
+
+
+def _usage(model: str, *, output: int, cost: str) -> dict[str, object]:
+    tokens = {"input": 10, "input_cached": 2, "input_cache_write": 0, "output": output, "reasoning": 0}
+    billed = {f"billed_{name}": amount for name, amount in tokens.items() if name != "reasoning"}
+    span = {"start": "2026-11-01T00:00:00Z", "end": "2026-11-02T00:00:00Z"}
+    counts = {"requests": 1, "unknown_requests": 0}
+    return {**span, "model": model, **counts, **tokens, **billed, "cost": cost, "currency": "USD"}
+
+
+def test_usage_totals_are_exact_and_days_are_cut_in_the_tenants_zone(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    control.lists("/tenants", TENANT)
+    rows = [_usage("a", output=3, cost="0.000000000001"), _usage("b", output=4, cost="12345678901.1")]
+    control.lists("/usage", *rows)
+    shown = steelyard("usage", "show", "--from", "2026-11-01", "--to", "2026-12-01", "--json").json
+    assert shown["totals"][0]["cost"] == "12345678901.100000000001"
+    assert shown["totals"][0]["output"] == 7
+    assert shown["from"] == "2026-11-01T00:00:00+01:00"
+    assert "from=2026-11-01T00%3A00%3A00%2B01%3A00" in control.asked[-1].path
+    lines = steelyard("usage", "show").out.splitlines()
+    assert lines[-1].split() == ["total", "2", "0", "20", "4", "0", "7", "12345678901.100000000001", "USD"]
+
+
+def test_a_grouping_or_range_that_makes_no_sense_is_a_usage_error(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    control.lists("/tenants", TENANT)
+    control.lists("/usage")
+    assert steelyard("usage", "show", "--by", "colour").code == 2
+    assert steelyard("usage", "show", "--from", "yesterday").code == 2
+    assert steelyard("usage", "show", "--zone", "Mars/Olympus").code == 2
+
+
+def test_an_export_is_csv_whose_cells_no_spreadsheet_runs(steelyard: Steelyard, control: FakeControl) -> None:
+    control.lists("/tenants", TENANT)
+    control.lists("/usage", _usage("=cmd()", output=3, cost="0.5"))
+    rows = list(csv.DictReader(io.StringIO(steelyard("usage", "export").out)))
+    assert len(rows) == 1
+    assert (rows[0]["model"], rows[0]["output"], rows[0]["cost"]) == ("'=cmd()", "3", "0.5")
+
+
+EXPLANATION = {
+    "request_id": "req_1",
+    "outcome": "completed",
+    "cost": "0.0000076",
+    "limits": [{"scope": "tenant", "what": "money", "held": "0.01", "used": "0.0000076"}],
+    "hold": {"amount": "0.01", "released": "0.0099924"},
+    "decision": {
+        "reason": "Least predicted wait (12 ms) of 1.",
+        "scores": [{"backend_id": "bck_1", "chosen": True}],
+    },
+    "attempts": [{"backend_id": "bck_1", "outcome": "completed"}],
+    "usage": {"source": "engine", "input": 6, "output": 2},
+    "charge": {
+        "currency": "USD",
+        "lines": [
+            {"meter": "input", "tokens": 6, "price": "0.54", "amount": "0.00000324", "arithmetic": ""},
+            {"meter": "output", "tokens": 2, "price": "2.16", "amount": "0.00000432", "arithmetic": ""},
+        ],
+        "total": "0.00000756",
+    },
+    "ledger": {"transaction_id": "txn_1", "entries": [{"account": "wallet", "amount": "-0.00000756"}]},
+}
+
+
+def test_an_explanation_shows_every_step_and_the_sum(steelyard: Steelyard, control: FakeControl) -> None:
+    control.gives("GET /requests/req_1", EXPLANATION)
+    text = steelyard("requests", "explain", "req_1").out
+    assert "input: 6 tokens × 0.54 / 1 M = 0.00000324" in text
+    assert "total  0.00000756" in text
+    for piece in ("completed", "Least predicted wait", "bck_1", "0.0099924", "engine", "txn_1", "wallet"):
+        assert piece in text
+    assert steelyard("requests", "explain", "req_1", "--json").json == EXPLANATION
+
+
+def test_the_log_of_requests_passes_its_filters_on(steelyard: Steelyard, control: FakeControl) -> None:
+    row = {"request_id": "req_1", "outcome": "refused", "usage": None, "cost": None, "currency": None}
+    control.lists("/requests", row)
+    result = steelyard("requests", "list", "--outcome", "refused", "--model", "m")
+    assert control.asked[0].path == "/requests?limit=50&model=m&outcome=refused"
+    assert result.out.splitlines()[1].split()[:4] == ["–", "req_1", "–", "refused"]
+    assert "steelyard requests explain REQUEST" in result.err
