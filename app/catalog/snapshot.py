@@ -1,0 +1,136 @@
+"""What the data plane knows of keys, tenants, models, backends and prices: in memory, read without a query.
+
+`feed.py` keeps it up to date. A reader takes what it needs in one go and never across an `await`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from app.core.ids import AllowanceId, DeploymentId, KeyId, ModelId, PriceBookId, ProjectId, TenantId
+from billing.rating.schedule import Schedule
+from scheduler.registry.model import BackendSpec
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An API key: a credential of a project. `models` None: every model."""
+
+    key_id: KeyId
+    tenant_id: TenantId
+    project_id: ProjectId
+    digest: bytes
+    scopes: frozenset[str]
+    models: frozenset[str] | None
+    expires_ms: int | None
+    revoked_ms: int | None
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """Who pays. wallet_allowance_id None: it has no wallet yet, so it can't spend."""
+
+    tenant_id: TenantId
+    status: str
+    currency: str
+    price_book_id: PriceBookId | None
+    wallet_allowance_id: AllowanceId | None
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A published model that has a deployment."""
+
+    model_id: ModelId
+    name: str
+    context_limit: int
+    max_output_tokens: int
+    default_output_tokens: int
+    created_ms: int
+    deployment_id: DeploymentId
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """The part of the catalogue that is replaced as a whole."""
+
+    models: dict[str, Model]
+    backends: tuple[BackendSpec, ...]
+    schedule: Schedule
+    default_books: dict[str, PriceBookId]
+
+
+EMPTY_FLEET = Fleet({}, (), Schedule(()), {})
+
+
+class Snapshot:
+    """The present state of the catalogue. Written by the feed only.
+
+    loaded_ms: when a full load last succeeded, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.loaded_ms: int | None = None
+        self.fleet = EMPTY_FLEET
+        self._keys: dict[bytes, Key] = {}
+        self._digests: dict[KeyId, bytes] = {}
+        self._tenants: dict[TenantId, Tenant] = {}
+        self._archived: set[ProjectId] = set()
+        self._wallets: set[AllowanceId] = set()
+
+    def key(self, digest: bytes) -> Key | None:
+        """The key with this SHA-256, whatever its state."""
+        return self._keys.get(digest)
+
+    def tenant(self, tenant_id: TenantId) -> Tenant | None:
+        return self._tenants.get(tenant_id)
+
+    def model(self, name: str) -> Model | None:
+        return self.fleet.models.get(name)
+
+    def is_archived(self, project_id: ProjectId) -> bool:
+        return project_id in self._archived
+
+    def price_book(self, tenant: Tenant) -> PriceBookId | None:
+        """The tenant's own book, else the default one of its currency."""
+        return tenant.price_book_id or self.fleet.default_books.get(tenant.currency)
+
+    def put_keys(self, keys: Iterable[Key], *, whole: bool) -> None:
+        """Take these keys. whole: there are no others."""
+        if whole:
+            self._keys, self._digests = {}, {}
+        for key in keys:
+            self._keys[key.digest] = key
+            self._digests[key.key_id] = key.digest
+
+    def drop_key(self, key_id: KeyId) -> None:
+        digest = self._digests.pop(key_id, None)
+        if digest is not None:
+            self._keys.pop(digest, None)
+
+    def put_tenants(self, tenants: Iterable[Tenant], *, whole: bool) -> None:
+        """Take these tenants. whole: there are no others."""
+        if whole:
+            self._tenants, self._wallets = {}, set()
+        for tenant in tenants:
+            self._tenants[tenant.tenant_id] = tenant
+            if tenant.wallet_allowance_id is not None:
+                self._wallets.add(tenant.wallet_allowance_id)
+
+    def drop_tenant(self, tenant_id: TenantId) -> None:
+        self._tenants.pop(tenant_id, None)
+
+    def knows_wallet(self, allowance_id: AllowanceId) -> bool:
+        """True if this allowance is the wallet of a tenant it holds."""
+        return allowance_id in self._wallets
+
+    def put_projects(self, archived: Iterable[ProjectId]) -> None:
+        """Take the projects that are archived; all others are active."""
+        self._archived = set(archived)
+
+    def counts(self) -> dict[str, int]:
+        """How much it holds, for health and metrics."""
+        return {
+            "keys": len(self._keys),
+            "tenants": len(self._tenants),
+            "models": len(self.fleet.models),
+            "backends": len(self.fleet.backends),
+        }

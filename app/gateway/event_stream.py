@@ -1,0 +1,200 @@
+"""Reads an engine's SSE answer as it passes: follows its usage, cuts what the client did not ask for.
+
+Events are relayed as the bytes they are. Of each, `find` tells whether it says anything about usage or
+its end; only then are a few bytes looked at, and nothing is encoded anew. What belongs to the end (the
+last `finish_reason`, the usage, `[DONE]`) is held back for the settlement to be durable first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from app.gateway.dialect import Dialect
+from app.gateway.errors import usage_json
+from app.gateway.model import UsageWish
+from app.gateway.surgery import find_member, without
+from billing.metering.convert import Report
+from billing.metering.dialect import read_timings, read_usage
+from billing.metering.gauge import Gauge
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_UNMETERED_BYTES = 1024 * 1024
+"""Most of an answer that is kept to count it by a tokenizer, while its engine reports no usage."""
+
+_END = re.compile(rb"\n\r?\n")
+_DONE = re.compile(rb"data: ?\[DONE\]\s*\Z")
+_NULL = re.compile(rb"data: ?null\s*\Z")
+_FAILED = re.compile(rb'(?:data: ?\{\s*"(?:error"\s*:\s*[{"]|object"\s*:\s*"error")|error:)')
+_FINISH = re.compile(rb'(?<!\\)"finish_reason"\s*:\s*"([^"\\]{1,64})"')
+_NO_CHOICES = re.compile(rb'(?<!\\)"choices"\s*:\s*\[\s*\]')
+_INDEX = re.compile(rb'(?<!\\)"index"\s*:\s*(\d{1,9})')
+_SHORT = 64
+
+
+class EventStream:
+    """One streamed answer.
+
+    wish: where the client wants usage.   choices: how many answers will finish.   rename: the engine's
+    model name and the client's, as encoded JSON members, if they differ.
+    done: the engine said `[DONE]`.   finished: every choice has its `finish_reason`.   failure: the
+    engine's error frame in a stream of status 200, or that an event is too large.
+    """
+
+    def __init__(
+        self,
+        *,
+        wish: UsageWish,
+        choices: int,
+        choices_per_prompt: int,
+        dialect: Dialect,
+        rename: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        self._wish = wish
+        self._choices = choices
+        self._rename = rename
+        self._per_choice = dialect.per_choice and choices > 1
+        self._gauge = Gauge(per_choice=self._per_choice, choices_per_prompt=choices_per_prompt)
+        self._tail = b""
+        self._finishes = 0
+        self._usage_event: bytes | None = None
+        self._envelope: bytes | None = None
+        self._unmetered: list[bytes] | None = []
+        self._unmetered_bytes = 0
+        self.held: list[bytes] = []
+        self.done = False
+        self.finished = False
+        self.failure: bytes | None = None
+        self.finish_reason: str | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes, cut anywhere; returns what may leave now (whole events)."""
+        seen = len(self._tail)
+        if seen:
+            data = self._tail + data
+        leaving = []
+        start = 0
+        for blank_line in _END.finditer(data, max(seen - 2, 0)):
+            end = blank_line.end()
+            event = self._take(data[start:end])
+            if event:
+                leaving.append(event)
+            start = end
+        self._tail = data[start:]
+        if len(self._tail) > MAX_EVENT_BYTES and self.failure is None:
+            self.failure = b"an event of the engine's stream is too large"
+        return leaving[0] if len(leaving) == 1 else b"".join(leaving)
+
+    def close(self) -> None:
+        """The engine's answer ended: an event without its blank line at the very end counts too."""
+        if self._tail.strip():
+            self.held.append(self._take(self._tail))
+            self._tail = b""
+        if not self.done:
+            self._hold_usage()
+
+    def report(self) -> Report | None:
+        """The usage reported so far."""
+        return self._gauge.report()
+
+    def unmetered(self) -> list[bytes] | None:
+        """The events relayed while no usage was reported; None if they were too many to keep."""
+        return self._unmetered
+
+    def _take(self, event: bytes) -> bytes:
+        """What of an event may leave now."""
+        if self.done or self.failure is not None:
+            return b""
+        if len(event) < _SHORT:
+            if _DONE.match(event):
+                return self._end_with(event)
+            if _NULL.match(event):
+                return b""
+        if _FAILED.match(event):
+            self.failure = event
+            return b""
+        if b'"usage"' in event or b'"timings"' in event:
+            event = self._metered(event)
+        if self._rename is not None:
+            event = event.replace(*self._rename, 1)
+        if b'"finish_reason"' in event:
+            self._note_finish(event)
+        if self._unmetered is not None:
+            self._keep_unmetered(event)
+        if self.finished:
+            self.held.append(event)
+            return b""
+        return event
+
+    def _end_with(self, event: bytes) -> bytes:
+        self.done = True
+        self._hold_usage()
+        self.held.append(event)
+        return b""
+
+    def _note_finish(self, event: bytes) -> None:
+        for match in _FINISH.finditer(event):
+            self._finishes += 1
+            self.finish_reason = match[1].decode("ascii", "replace")
+        self.finished = self._finishes >= self._choices
+
+    def _metered(self, event: bytes) -> bytes:
+        """The event without what the client did not ask for, once its usage is noted."""
+        timings = find_member(event, b'"timings"')
+        if timings is not None:
+            self._observe(read_timings(event[timings.value : timings.end]), event)
+            event = without(event, timings)
+        usage = find_member(event, b'"usage"')
+        if usage is None:
+            return event
+        report = read_usage(event[usage.value : usage.end])
+        if report is not None:
+            if _NO_CHOICES.search(event):
+                if not self._per_choice:
+                    self._gauge.observe(report)
+                self._usage_event = event
+                return b""  # it comes back before `[DONE]`, if it was asked for
+            self._observe(report, event)
+            self._envelope = event
+        return event if self._wish is UsageWish.EVERY else without(event, usage)
+
+    def _observe(self, report: Report | None, event: bytes) -> None:
+        if not self._per_choice:
+            self._gauge.observe(report)
+        elif index := _INDEX.search(event):
+            self._gauge.observe(report, choice=int(index[1]))
+
+    def _keep_unmetered(self, event: bytes) -> None:
+        assert self._unmetered is not None
+        self._unmetered_bytes += len(event)
+        if self._gauge.report() is not None or self._unmetered_bytes > MAX_UNMETERED_BYTES:
+            self._unmetered = None
+        else:
+            self._unmetered.append(event)
+
+    def _hold_usage(self) -> None:
+        """Add the stream's one usage event to what is held, if the client asked for it."""
+        if self._wish is UsageWish.NONE:
+            return
+        if self._usage_event is not None and not self._per_choice:
+            event = self._usage_event
+        else:
+            event = self._made_usage_event()
+        self._usage_event = self._envelope = None
+        if event:
+            self.held.append(event.replace(*self._rename, 1) if self._rename else event)
+
+    def _made_usage_event(self) -> bytes:
+        """For engines that put the usage elsewhere, or one for each choice: an event in OpenAI's form."""
+        report, source = self.report(), self._usage_event or self._envelope
+        if report is None or source is None:
+            return b""
+        try:
+            chunk: dict[str, Any] = msgspec.json.decode(source.partition(b"data:")[2])
+        except msgspec.DecodeError:
+            return b""
+        chunk["choices"] = []
+        chunk["usage"] = usage_json(report)
+        return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

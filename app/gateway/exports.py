@@ -1,0 +1,110 @@
+"""What the metrics page tells of the rooms around: journal, leases, scheduler, catalogue, access log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from app.catalog.snapshot import Snapshot
+from app.gateway.access_log import AccessLog
+from app.gateway.metrics import Family, Source, counter, gauge
+from billing.journal.writer import JournalWriter
+from billing.quota.borrower import Borrower
+from billing.quota.leases import Leases
+from scheduler.dispatch import Dispatcher
+from scheduler.registry.model import Health
+from scheduler.registry.service import Registry
+
+
+def sources_of(
+    *,
+    journal: JournalWriter,
+    leases: Leases,
+    borrower: Borrower,
+    registry: Registry,
+    dispatcher: Dispatcher,
+    snapshot: Snapshot,
+    access_log: AccessLog,
+) -> list[Source]:
+    """A source of metric families for each room."""
+    return [
+        lambda: _of_journal(journal),
+        lambda: _of_quota(leases, borrower),
+        lambda: _of_backends(registry),
+        lambda: _of_dispatcher(dispatcher),
+        lambda: _of_rest(snapshot, access_log),
+    ]
+
+
+def _of_journal(journal: JournalWriter) -> Iterable[Family]:
+    yield gauge("steelyard_journal_writable", "1 while the journal takes records.", int(journal.writable))
+    yield gauge("steelyard_journal_backlog", "Records not yet written to disk.", journal.backlog)
+    yield counter("steelyard_journal_records_total", "Records written.", journal.records)
+    yield counter("steelyard_journal_groups_total", "Groups committed.", journal.groups)
+
+
+def _of_quota(leases: Leases, borrower: Borrower) -> Iterable[Family]:
+    held = list(leases)
+    yield gauge("steelyard_quota_cut_off", "1 while the quota authority can't be reached.", borrower.cut_off)
+    yield counter("steelyard_quota_syncs_total", "Messages to the quota authority.", borrower.syncs)
+    yield counter("steelyard_quota_asks_total", "Requests that waited for the authority.", borrower.asks)
+    yield counter("steelyard_quota_denials_total", "Requests that it denied.", borrower.denials)
+    yield counter("steelyard_quota_failures_total", "Messages that failed.", borrower.failures)
+    yield gauge("steelyard_leases", "Allowances of which this process has a lease.", len(held))
+    yield gauge("steelyard_leases_free_picos", "Leased and free, over all.", sum(one.free for one in held))
+    yield gauge("steelyard_leases_held_picos", "Leased and held, over all.", sum(one.held for one in held))
+
+
+def _of_backends(registry: Registry) -> Iterable[Family]:
+    backends = registry.snapshot()
+    ids = {backend.backend_id: (("backend_id", str(backend.backend_id)),) for backend in backends}
+    yield Family(
+        "steelyard_backend_in_flight",
+        "gauge",
+        "Requests of this process at a backend.",
+        {ids[backend.backend_id]: backend.in_flight for backend in backends},
+    )
+    yield Family(
+        "steelyard_backend_ready",
+        "gauge",
+        "1 if the backend's last probe passed and its requests go well.",
+        {ids[backend.backend_id]: int(backend.health is Health.READY) for backend in backends},
+    )
+    yield Family(
+        "steelyard_backend_ejections_total",
+        "counter",
+        "Times that a backend was taken out of use.",
+        {ids[backend.backend_id]: backend.times_ejected for backend in backends},
+    )
+
+
+def _of_dispatcher(dispatcher: Dispatcher) -> Iterable[Family]:
+    totals = dispatcher.metrics.snapshot()
+    yield counter("steelyard_dispatches_total", "Requests given to the scheduler.", totals.dispatches)
+    yield Family(
+        "steelyard_attempts_total",
+        "counter",
+        "Tries at backends that ended, by outcome.",
+        {
+            (("backend_id", str(backend_id)), ("outcome", outcome.value)): count
+            for (backend_id, outcome), count in totals.attempts.items()
+        },
+    )
+    yield Family(
+        "steelyard_retries_total",
+        "counter",
+        "Requests tried elsewhere, by what caused it.",
+        {(("cause", outcome.value),): count for outcome, count in totals.retries.items()},
+    )
+
+
+def _of_rest(snapshot: Snapshot, access_log: AccessLog) -> Iterable[Family]:
+    yield Family(
+        "steelyard_catalog_entries",
+        "gauge",
+        "Entries of the catalogue in memory.",
+        {(("kind", kind),): count for kind, count in snapshot.counts().items()},
+    )
+    yield gauge("steelyard_catalog_loaded_ms", "Unix time of the last full load.", snapshot.loaded_ms or 0)
+    yield counter(
+        "steelyard_access_log_dropped_total", "Log lines dropped for a slow disk.", access_log.dropped
+    )

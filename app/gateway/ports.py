@@ -1,0 +1,72 @@
+"""What the data plane needs of other rooms; `app.bootstrap.gateway` connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from app.core.errors import EngineError, Rejected
+from app.core.ids import AllowanceId
+from billing.journal.model import Record, Settled
+from billing.quota.leases import Hold, Release
+from billing.quota.model import Denied, Need
+from scheduler.model import Attempt, Demand
+from scheduler.registry.model import BackendSpec
+from scheduler.transport.model import Deadlines, EngineRequest
+
+
+class Leases(Protocol):
+    """The process' own leases: admission from memory."""
+
+    def admit(self, needs: Sequence[Need]) -> Hold | None: ...
+    def settle(self, hold: Hold, used: Mapping[AllowanceId, int]) -> Release: ...
+    def withdraw(self, hold: Hold) -> None: ...
+
+
+class Borrower(Protocol):
+    """The way to the authority when the leases don't cover a need."""
+
+    async def ask(self, needs: Sequence[Need]) -> Hold | Denied: ...
+
+
+class Journal(Protocol):
+    """Appends records; tells when a settlement is on the disk."""
+
+    @property
+    def writable(self) -> bool: ...
+    def append(self, record: Record) -> None: ...
+    def settle(self, record: Settled, on_durable: Callable[[bool], None]) -> None: ...
+
+
+class Sink(Protocol):
+    """What a dispatch delivers into: `head piece* (end | error)`, or `error` alone."""
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]], backend: BackendSpec) -> None: ...
+    def piece(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def error(self, error: EngineError | Rejected) -> None: ...
+
+
+class Dispatch(Protocol):
+    """A request on its way to an engine."""
+
+    attempts: list[Attempt]
+
+    def cancel(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def finished(self, prompt_tokens: int, output_tokens: int) -> None: ...
+    def broke_inside(self) -> None: ...
+
+
+class Dispatcher(Protocol):
+    """Chooses a backend, sends, retries elsewhere before the first byte. No callback before it returned."""
+
+    def dispatch(
+        self,
+        demand: Demand,
+        call: Callable[[BackendSpec], EngineRequest],
+        *,
+        deadlines: Deadlines,
+        sink: Sink,
+    ) -> Dispatch: ...

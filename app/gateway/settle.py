@@ -1,0 +1,205 @@
+"""settle: the one end of an admitted request. Weighs, bills by the table, journals, frees the hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from app.core.clock import Clock
+from app.core.ids import BackendId
+from app.gateway.access_log import AccessLog
+from app.gateway.dialect import Dialect
+from app.gateway.metrics import GatewayMetrics
+from app.gateway.model import Admission
+from app.gateway.ports import Journal, Leases
+from app.gateway.tokenizer import TokenCounter, Uncounted
+from billing.journal.model import Settled, Used
+from billing.metering.convert import Report
+from billing.metering.model import Outcome, Usage, UsageSource
+from billing.metering.policy import billed
+from billing.metering.weigh import UNTOUCHED, Weighed, weigh, weigh_counted
+from billing.rating.model import cost
+from scheduler.model import Attempt, AttemptOutcome
+
+log = logging.getLogger(__name__)
+
+OnDurable = Callable[[bool], None]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a request ended, as the relay saw it.
+
+    complete: the answer came to its end.   untouched: no engine worked on it.   uncounted: what a
+    tokenizer may count if the report says nothing.   bytes_relayed: of the answer, to the client.
+    """
+
+    outcome: Outcome
+    status: int
+    report: Report | None = None
+    complete: bool = False
+    untouched: bool = False
+    dialect: Dialect = Dialect()
+    backend_id: BackendId | None = None
+    error_code: str | None = None
+    finish_reason: str | None = None
+    ttft_ms: int | None = None
+    bytes_relayed: int = 0
+    uncounted: Uncounted | None = None
+
+
+class SettleDesk:
+    """Opens the settlement of each admitted request. One per process."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        leases: Leases,
+        clock: Clock,
+        counter: TokenCounter,
+        metrics: GatewayMetrics,
+        access_log: AccessLog,
+    ) -> None:
+        self.journal = journal
+        self.leases = leases
+        self.clock = clock
+        self.counter = counter
+        self.metrics = metrics
+        self.access_log = access_log
+        self._counting: set[asyncio.Task[None]] = set()
+
+    def open(self, admission: Admission) -> Settlement:
+        """The settlement of a request that was just admitted."""
+        self.metrics.in_flight += 1
+        return Settlement(self, admission)
+
+    def count_then(self, settlement: Settlement, ending: Ending, uncounted: Uncounted) -> None:
+        """Count by a tokenizer, beside the request and however that fares, and settle with the result."""
+
+        async def count() -> None:
+            weighed = settlement.weighed(ending)
+            try:
+                counted = await self.counter.count(settlement.admission, uncounted)
+                if counted is not None:
+                    weighed = weigh_counted(
+                        input_tokens=counted.input, output_tokens=counted.output, bound=settlement.bound
+                    )
+            finally:
+                settlement.record(ending, weighed)
+
+        task = asyncio.get_running_loop().create_task(count(), name="count-tokens")
+        self._counting.add(task)
+        task.add_done_callback(self._counting.discard)
+
+    async def close(self) -> None:
+        """Wait for the counts that still run; each is bounded in time."""
+        await asyncio.gather(*self._counting, return_exceptions=True)
+
+
+class Settlement:
+    """Exactly one `Settled` for one `Admitted`, whatever happens. A second call changes nothing."""
+
+    __slots__ = ("_attempts", "_desk", "_on_durable", "_started", "admission", "settled")
+
+    def __init__(self, desk: SettleDesk, admission: Admission) -> None:
+        self._desk = desk
+        self._started = desk.clock.monotonic()
+        self._on_durable: OnDurable | None = None
+        self._attempts: Sequence[Attempt] = ()
+        self.admission = admission
+        self.settled = False
+
+    @property
+    def bound(self) -> Usage:
+        """The most that the request can consume."""
+        record = self.admission.record
+        return Usage(input=record.input_bound, output=record.output_bound)
+
+    def elapsed_ms(self) -> int:
+        return round((self._desk.clock.monotonic() - self._started) * 1000)
+
+    def settle(self, ending: Ending, *, attempts: Sequence[Attempt], on_durable: OnDurable) -> None:
+        """End the request. `on_durable` is called once, later, with whether the record is on the disk."""
+        if self.settled:
+            self._desk.metrics.invariant("settled_twice")
+            return
+        self.settled = True
+        self._attempts = attempts
+        self._on_durable = on_durable
+        weighed = self.weighed(ending)
+        if weighed.source is UsageSource.UNKNOWN and ending.uncounted is not None:
+            self._desk.count_then(self, ending, ending.uncounted)
+        else:
+            self.record(ending, weighed)
+
+    def weighed(self, ending: Ending) -> Weighed:
+        """The usage that the engine's report proves."""
+        if ending.untouched:
+            return UNTOUCHED
+        return weigh(
+            ending.report,
+            convention=ending.dialect.convention,
+            complete=ending.complete,
+            bound=self.bound,
+        )
+
+    def record(self, ending: Ending, weighed: Weighed) -> None:
+        """Free the hold and write the record."""
+        desk, admission = self._desk, self.admission
+        charged = billed(ending.outcome, weighed.source, weighed.usage)
+        cost_picos = cost(charged, admission.record.rates)
+        release = desk.leases.settle(
+            admission.hold, {held.allowance_id: cost_picos for held in admission.record.holds}
+        )
+        settled = Settled(
+            request_id=admission.request_id,
+            at_ms=desk.clock.now_ms(),
+            outcome=ending.outcome,
+            usage_source=weighed.source,
+            usage=weighed.usage,
+            billed=charged,
+            unknown_bound=weighed.unknown_bound,
+            cost_picos=cost_picos,
+            used=tuple(Used(held.allowance_id, held.amount, cost_picos) for held in admission.record.holds),
+            backend_id=ending.backend_id,
+            status=ending.status,
+            error_code=ending.error_code,
+            finish_reason=ending.finish_reason,
+            ttft_ms=ending.ttft_ms,
+            duration_ms=self.elapsed_ms(),
+            bytes_relayed=ending.bytes_relayed,
+            flags=weighed.flags,
+            attempts=tuple(map(_plain, self._attempts)),
+        )
+
+        def durable(is_durable: bool, /) -> None:
+            if is_durable:
+                release.durable()
+            else:
+                desk.metrics.settlements_not_durable += 1
+            assert self._on_durable is not None
+            self._on_durable(is_durable)
+
+        desk.journal.settle(settled, durable)
+        desk.metrics.settled(admission, settled)
+        desk.access_log.settled(admission, settled)
+
+
+def _plain(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as plain values; one that is still open as the request ends was answered to its end."""
+    outcome = attempt.outcome
+    return {
+        "backend_id": attempt.backend_id,
+        "started_ms": attempt.started_ms,
+        "predicted_wait_ms": attempt.predicted_wait_ms,
+        "scores": dict(attempt.scores),
+        "outcome": AttemptOutcome.DELIVERED if outcome is AttemptOutcome.RUNNING else outcome,
+        "status": attempt.status,
+        "error_code": attempt.error_code,
+        "first_byte_ms": attempt.first_byte_ms,
+        "duration_ms": attempt.duration_ms,
+    }
