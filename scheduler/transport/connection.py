@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import TYPE_CHECKING, cast
 
 from scheduler.transport.exchange import Exchange
@@ -102,7 +103,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             self.abort()
-        elif self._reader.ends_with_connection():
+        elif self._reader.ends_with_connection() and self._is_close_authentic():
             self._complete(exchange)
         else:
             self._lost("connection closed by the engine")
@@ -118,6 +119,21 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         if self._unsent and self._exchange is not None:
             self._write_on(self._exchange)
+
+    def _is_close_authentic(self) -> bool:
+        """Whether the engine itself ended the stream; below TLS anyone on the wire can (RFC 9112 §9.8).
+
+        asyncio reports the end of TCP and the end of TLS alike, so ask OpenSSL for its close_notify.
+        """
+        tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        if tls is None:
+            return True
+        try:
+            return tls.read(1) == b""
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False
 
     def _write_on(self, exchange: Exchange) -> None:
         """Write more of a large body, until the transport has enough or all is written."""

@@ -62,7 +62,7 @@ class Exchange:
         "retried",
         "reused",
         "sent",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, target: Target, *, head: bytes, body: bytes, bodiless: bool, deadlines: Deadlines, sink: Sink
