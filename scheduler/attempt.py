@@ -20,7 +20,7 @@ _FAILURES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RunningAttempt:
     """One try at one backend, from its reservation to its verdict.
 

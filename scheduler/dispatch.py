@@ -208,13 +208,15 @@ class Dispatch:
         request = self._call(backend.spec)
         exchange = ports.client.send(backend.target, request, deadlines=self._deadlines, sink=self)
         self._running = RunningAttempt(
-            Attempt(choice.backend_id, ports.clock.now_ms(), choice.predicted_wait_ms, scores=choice.scores),
-            ports.registry.reserve(choice.backend_id, self._work),
-            exchange,
-            ports.registry,
-            ports.metrics,
-            ports.clock,
-            ports.clock.monotonic(),
+            record=Attempt(
+                choice.backend_id, ports.clock.now_ms(), choice.predicted_wait_ms, scores=choice.scores
+            ),
+            reservation=ports.registry.reserve(choice.backend_id, self._work),
+            exchange=exchange,
+            registry=ports.registry,
+            metrics=ports.metrics,
+            clock=ports.clock,
+            started_s=ports.clock.monotonic(),
         )
         self.attempts.append(self._running.record)
         if self._paused:

@@ -41,7 +41,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str, int, Options]:
     return host, port, Options(**values)
 
 
-async def serve(host: str, port: int, options: Options) -> None:
+async def serve(options: Options, *, host: str, port: int) -> None:
     """Listen until a signal comes; the first line on standard output says where."""
     engine = SimulatedEngine(options)
     await engine.start(host, port)
@@ -55,4 +55,5 @@ async def serve(host: str, port: int, options: Options) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(*parse_arguments(sys.argv[1:])))
+    _host, _port, _options = parse_arguments(sys.argv[1:])
+    uvloop.run(serve(_options, host=_host, port=_port))

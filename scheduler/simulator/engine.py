@@ -100,7 +100,7 @@ class SimulatedEngine:
         try:
             options = with_knobs(self.options, header=request.header(b"x-simulator"), body=request.body)
         except ValueError as error:
-            self._refused(connection, 400, str(error))
+            self._refused(connection, str(error), status=400)
             return None
         asked = read_request(request.body, options, chat=chat)
         if isinstance(asked, Refused):
@@ -111,14 +111,14 @@ class SimulatedEngine:
         fault = options.fault if options.fault is not self.options.fault else self._own_fault()
         refusal = _refusal_of(fault)
         if refusal is not None:
-            self._refused(connection, *refusal)
+            self._refused(connection, refusal[1], status=refusal[0])
             return None
         if fault is not None and fault.kind is FaultKind.RESET:
             connection.close()
             return None
         full = self.stats.running >= self.options.max_num_seqs
         if full and len(self._waiting) >= self.options.max_queued:
-            self._refused(connection, 503, BUSY)
+            self._refused(connection, BUSY, status=503)
             return None
         generation = self._generation(
             request, connection, asked=asked, options=options, fault=fault, chat=chat
@@ -180,7 +180,7 @@ class SimulatedEngine:
         self._seen += 1
         return self.fault if self._seen % self.options.fault_every == 0 else None
 
-    def _refused(self, connection: Connection, status: int, message: str) -> None:
+    def _refused(self, connection: Connection, message: str, *, status: int) -> None:
         self.stats.refused += 1
         kind = _KINDS.get(status, "InternalServerError")
         connection.whole(status, error_body(message, kind=kind, status=status))
@@ -212,7 +212,7 @@ class SimulatedEngine:
             text = msgspec.json.decode(request.body)["fault"]
             self.fault = parse_fault(text) if text else None
         except (ValueError, KeyError, TypeError):
-            self._refused(connection, 400, 'expected {"fault": "kind:n"} or {"fault": null}')
+            self._refused(connection, 'expected {"fault": "kind:n"} or {"fault": null}', status=400)
         else:
             connection.whole(200, b"{}")
 
@@ -221,7 +221,7 @@ class SimulatedEngine:
         try:
             seconds = float(msgspec.json.decode(request.body)["seconds"])
         except (ValueError, KeyError, TypeError):
-            self._refused(connection, 400, 'expected {"seconds": number}')
+            self._refused(connection, 'expected {"seconds": number}', status=400)
             return
         connection.whole(200, b"{}")
         server, self._server = self._server, None

@@ -88,15 +88,15 @@ def with_knobs(options: Options, *, header: str, body: bytes) -> Options:
     text = f"{header} {found[1].decode() if found else ''}"
     if not text.strip():
         return options
-    changes: dict[str, Any] = {}
-    for knob in text.split():
-        name, _, value = knob.partition("=")
-        if name == "fault":
-            changes["fault"] = parse_fault(value)
-        elif name in _NUMBERS:
-            changes[name] = int(value)
-        elif name in _TIMES:
-            changes[name] = float(value)
-        else:
-            raise ValueError(f"no such knob: {name}")
-    return replace(options, **changes)
+    return replace(options, **dict(map(_knob, text.split())))
+
+
+def _knob(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    if name == "fault":
+        return name, parse_fault(value)
+    if name in _NUMBERS:
+        return name, int(value)
+    if name in _TIMES:
+        return name, float(value)
+    raise ValueError(f"no such knob: {name}")

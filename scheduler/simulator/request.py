@@ -62,13 +62,13 @@ def read_request(body: bytes, options: Options, *, chat: bool) -> Asked | Refuse
 def _asked(fields: dict[str, Any], options: Options, *, chat: bool) -> Asked | Refused:
     limit = (fields.get("max_completion_tokens") if chat else None) or fields.get("max_tokens")
     if limit is not None and limit < 1:
-        return _invalid(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
+        return _invalid(f"max_tokens must be at least 1, got {limit}.", param="max_tokens", value=limit)
     if limit is not None and limit > options.max_model_len:
         return _invalid(
             f"max_tokens={limit} cannot be greater than max_model_len={options.max_model_len}. "
             "Please request fewer output tokens.",
-            "max_tokens",
-            limit,
+            param="max_tokens",
+            value=limit,
         )
     prompts = [fields["messages"]] if chat else _prompts(fields["prompt"])
     prompt_tokens = sum(map(_prompt_tokens, prompts))
@@ -77,8 +77,8 @@ def _asked(fields: dict[str, Any], options: Options, *, chat: bool) -> Asked | R
             f"This model's maximum context length is {options.max_model_len} tokens. However, your prompt "
             f"contains at least {prompt_tokens} input tokens, which exceeds this limit even without any "
             "output tokens. Please reduce the length of the input prompt.",
-            "input_tokens",
-            prompt_tokens,
+            param="input_tokens",
+            value=prompt_tokens,
         )
     natural = options.tokens or limit or DEFAULT_TOKENS
     stream_options = fields.get("stream_options") or {}
@@ -118,7 +118,7 @@ def _content(message: Any) -> str:
     return str(content or "")
 
 
-def _invalid(message: str, param: str, value: int) -> Refused:
+def _invalid(message: str, *, param: str, value: int) -> Refused:
     return _bad(f"{message} (parameter={param}, value={value})", kind="BadRequestError", param=param)
 
 

@@ -70,7 +70,7 @@ class Answer:
     def completion_tokens(self) -> int:
         return self.tokens * self.choices
 
-    def text(self, index: int, first: int, count: int) -> str:
+    def text(self, index: int, *, first: int, count: int) -> str:
         """The JSON-escaped text of some tokens of one choice."""
         last = self.tokens - 1 if self.stops else self.tokens
         return text_of(first + index, max(0, min(first + count, last) - first), multibyte=self.multibyte)
@@ -82,7 +82,7 @@ def role_chunk(answer: Answer, index: int, *, continuous: bool) -> bytes:
     return _event(
         answer,
         f'{{"index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}',
-        usage + ',"prompt_token_ids":null,"prompt_text":null',
+        rest=usage + ',"prompt_token_ids":null,"prompt_text":null',
     )
 
 
@@ -97,7 +97,7 @@ def token_chunk(
     done = first + count >= answer.tokens
     reason = ("stop" if answer.stops else "length") if done else None
     finish = f'"{reason}"' if reason else "null"
-    text = answer.text(index, first, count)
+    text = answer.text(index, first=first, count=count)
     if answer.chat:
         stop = ',"stop_reason":null' if done else ""
         choice = (
@@ -110,7 +110,7 @@ def token_chunk(
             f'"stop_reason":null,"prompt_token_ids":null,"token_ids":null}}'
         )
     rest = _running_usage(answer, first + count) if continuous else ""
-    return _event(answer, choice, rest + (f',"system_fingerprint":"{FINGERPRINT}"' if last_word else ""))
+    return _event(answer, choice, rest=rest + (f',"system_fingerprint":"{FINGERPRINT}"' if last_word else ""))
 
 
 def usage_chunk(answer: Answer) -> bytes:
@@ -120,7 +120,7 @@ def usage_chunk(answer: Answer) -> bytes:
         created = ',"created_cache_tokens":0' if answer.chat else ""
         details = f',"prompt_tokens_details":{{"cached_tokens":{answer.cached}{created}}}'
     usage = f',"usage":{{{_counts(answer, answer.completion_tokens)}{details}}}'
-    return _event(answer, "", f'{usage},"system_fingerprint":"{FINGERPRINT}"')
+    return _event(answer, "", rest=f'{usage},"system_fingerprint":"{FINGERPRINT}"')
 
 
 def error_frame(message: str = CORE_DIED) -> bytes:
@@ -136,7 +136,7 @@ def error_body(message: str, *, kind: str, status: int, param: str | None = None
 def json_body(answer: Answer, *, usage: bool = True) -> bytes:
     """The whole answer of a request that isn't streamed."""
     choices = ",".join(_choice(answer, index) for index in range(answer.choices))
-    head = _common(answer, "chat.completion" if answer.chat else "text_completion", choices)
+    head = _common(answer, choices, kind="chat.completion" if answer.chat else "text_completion")
     details = "null"
     if answer.cached is not None:
         created = "0" if answer.chat else "null"
@@ -153,7 +153,7 @@ def json_body(answer: Answer, *, usage: bool = True) -> bytes:
 
 
 def _choice(answer: Answer, index: int) -> str:
-    text = answer.text(index, 0, answer.tokens)
+    text = answer.text(index, first=0, count=answer.tokens)
     finish = f'"finish_reason":"{"stop" if answer.stops else "length"}","stop_reason":null,"token_ids":null'
     if answer.chat:
         message = (
@@ -167,12 +167,12 @@ def _choice(answer: Answer, index: int) -> str:
     )
 
 
-def _event(answer: Answer, choices: str, rest: str) -> bytes:
+def _event(answer: Answer, choices: str, *, rest: str) -> bytes:
     kind = "chat.completion.chunk" if answer.chat else "text_completion"
-    return f"data: {_common(answer, kind, choices)}{rest}}}\n\n".encode()
+    return f"data: {_common(answer, choices, kind=kind)}{rest}}}\n\n".encode()
 
 
-def _common(answer: Answer, kind: str, choices: str) -> str:
+def _common(answer: Answer, choices: str, *, kind: str) -> str:
     return (
         f'{{"id":"{answer.request_id}","object":"{kind}","created":{answer.created},'
         f'"model":"{answer.model}","choices":[{choices}]'
