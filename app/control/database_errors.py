@@ -17,7 +17,7 @@ _UNIQUE = {
     "price_book_default": "The currency has a default price book.",
     "wallet_tenant_id_key": "The tenant has a wallet.",
 }
-_UNREACHABLE = ("08", "53", "57", "58")
+_UNREACHABLE = ("08", "28", "3D", "53", "57", "58")
 _RETRY = ("40001", "40P01", "55P03")
 
 
