@@ -60,9 +60,8 @@ def is_torn_for_good(tail: bytes) -> bool:
 
     A broken length looks like a torn end; but a torn end has nothing after it.
     """
-    return not any(
-        isinstance(_frame_at(tail, position, 0), Frame) for position in range(1, len(tail) - HEADER_BYTES)
-    )
+    last = len(tail) - HEADER_BYTES
+    return not any(_is_frame(tail, position) for position in range(1, last))
 
 
 def complete_prefix(frames: list[bytes], written: int) -> int:
@@ -85,6 +84,12 @@ def _frame_at(data: bytes, position: int, offset: int) -> Frame | Tail:
     if crc32(payload) != checksum:
         return Tail.CORRUPT
     return Frame(offset + position, offset + body + length, payload)
+
+
+def _is_frame(data: bytes, position: int) -> bool:
+    length, checksum = _HEADER.unpack_from(data, position)
+    body = position + HEADER_BYTES
+    return 0 < length <= len(data) - body and crc32(data[body : body + length]) == checksum
 
 
 def _ends(frames: list[bytes]) -> Iterator[int]:

@@ -18,12 +18,13 @@ from app.core.money import PICOS_PER_UNIT
 from billing.journal.model import Admitted, Held, Settled, Used
 from billing.ledger import proofs, service
 from billing.ledger.model import Balance, GrantKind, Wallet
-from billing.metering.model import NOTHING, Outcome, Usage, UsageSource
+from billing.metering.model import Outcome, Usage, UsageSource
 from billing.metering.policy import billed
 from billing.rating.model import Rates, bound, cost
 from tests.database import Database
 
 RATES = Rates(540_000, 180_000, 540_000, 2_160_000)
+USAGE = Usage(input=700, input_cached=200, output=90, reasoning=10)
 DEPOSIT = 1000 * PICOS_PER_UNIT
 NOW_MS = 1_790_000_000_000
 
@@ -32,10 +33,11 @@ INSERT INTO price_book (id, name, currency, is_default) VALUES (:book, 'list', '
 INSERT INTO price_version (id, price_book_id) VALUES (:version, :book);
 INSERT INTO model (id, name, context_limit, max_output_tokens, default_output_tokens, status)
   VALUES (:model, 'small', 8192, 4096, 256, 'published');
-INSERT INTO price (price_version_id, model_id, meter, micros_per_mtok) VALUES (:version, :model, 'input', 540000),
-  (:version, :model, 'input_cached', 180000), (:version, :model, 'input_cache_write', 540000),
-  (:version, :model, 'output', 2160000);
-UPDATE price_version SET status = 'published', effective_from = 'epoch', published_at = 'epoch' WHERE id = :version
+INSERT INTO price (price_version_id, model_id, meter, micros_per_mtok) VALUES
+  (:version, :model, 'input', 540000), (:version, :model, 'input_cached', 180000),
+  (:version, :model, 'input_cache_write', 540000), (:version, :model, 'output', 2160000);
+UPDATE price_version SET status = 'published', effective_from = 'epoch', published_at = 'epoch'
+  WHERE id = :version
 """
 
 
@@ -81,7 +83,7 @@ class Catalogue:
 
 def settled(
     admitted: Admitted,
-    usage: Usage = Usage(input=700, input_cached=200, output=90, reasoning=10),
+    usage: Usage = USAGE,
     *,
     outcome: Outcome = Outcome.COMPLETED,
     source: UsageSource = UsageSource.ENGINE,
@@ -112,9 +114,6 @@ def settled(
         "attempts": ({"backend_id": "bck_one", "outcome": "completed"},),
     }
     return Settled(**{**values, **changes})
-
-
-NO_USAGE = NOTHING
 
 
 @dataclass(frozen=True)
@@ -168,17 +167,13 @@ class Shop:
         async with self.engine.begin() as connection:
             assert await service.trial_balance(connection) == {"USD": 0}
             assert await proofs.drifts(connection) == []
-        sums = "count(*), coalesce(sum(cost), 0), coalesce(sum(output), 0) FROM usage_event"
-        rolled = (
-            "coalesce(sum(requests), 0), coalesce(sum(cost), 0), coalesce(sum(output), 0) FROM usage_rollup"
-        )
-        assert await self.rows(f"SELECT {sums}") == await self.rows(f"SELECT {rolled}")
-        posted = (
-            "SELECT e.transaction_id, sum(e.cost) FROM usage_event e WHERE cost > 0 GROUP BY 1 ORDER BY 1"
-        )
+        totals = "coalesce(sum(cost), 0), coalesce(sum(output), 0), coalesce(sum(billed_input), 0)"
+        events = await self.rows(f"SELECT count(*), {totals} FROM usage_event")
+        assert events == await self.rows(f"SELECT coalesce(sum(requests), 0), {totals} FROM usage_rollup")
+        posted = "SELECT transaction_id, sum(cost) FROM usage_event WHERE cost > 0 GROUP BY 1 ORDER BY 1"
         entries = (
-            "SELECT n.transaction_id, n.amount FROM ledger_entry n JOIN ledger_account a ON a.id = n.account_id "
-            "WHERE a.kind = 'revenue' ORDER BY 1"
+            "SELECT n.transaction_id, n.amount FROM ledger_entry n "
+            "JOIN ledger_account a ON a.id = n.account_id WHERE a.kind = 'revenue' ORDER BY 1"
         )
         assert await self.rows(posted) == await self.rows(entries)
 

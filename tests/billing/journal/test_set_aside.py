@@ -1,0 +1,300 @@
+"""What can't be posted is set aside: parked, in conflict, or quarantined; nothing else is lost by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import text
+
+from app.core import ids
+from app.core.errors import Conflict, Rejected
+from app.core.ids import IncarnationId
+from app.core.money import PICOS_PER_UNIT
+from billing.journal import parking
+from billing.journal.frames import pack
+from billing.journal.model import Admitted, Held, Record, Settled, Used
+from billing.journal.settler import Settler
+from billing.metering.model import Usage
+from billing.rating.model import Rates
+from tests.billing.journal import journals
+from tests.billing.journal.shop import DEPOSIT, Shop, settled
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+async def settle_dead(shop: Shop, folder: Path, incarnation_id: IncarnationId, *records: Record) -> Settler:
+    """Write a dead journal and look at it once."""
+    journals.dead(folder, incarnation_id, b"".join(journals.frames(incarnation_id, records)))
+    settler = Settler(shop.engine, folder=folder, clock=shop.clock)
+    await settler.look()
+    return settler
+
+
+def cheaper(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted(rates=Rates(1, 1, 1, 1))
+    return admitted, settled(admitted)
+
+
+def miscalculated(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, cost_picos=1, used=(Used(*_held(admitted), 1),))
+
+
+def undercharged(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, used=(Used(*_held(admitted), 1),))
+
+
+def without_its_hold(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, used=())
+
+
+def never_held(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), holds=())
+    return admitted, settled(admitted)
+
+
+def unpriced(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), model_id=ids.ModelId("mdl_other"))
+    return admitted, settled(admitted)
+
+
+def in_another_currency(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), currency="CNY")
+    return admitted, settled(admitted)
+
+
+def of_another_tenant(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), tenant_id=ids.TenantId("ten_other"))
+    return admitted, settled(admitted)
+
+
+def with_unknown_allowance(shop: Shop) -> tuple[Admitted, Settled]:
+    holds = (Held(ids.AllowanceId("alw_other"), 5),)
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), holds=holds)
+    return admitted, settled(admitted)
+
+
+def refused_by_the_database(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, duration_ms=-1)
+
+
+def out_of_time(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, at_ms=10**18)
+
+
+def beyond_a_number(shop: Shop) -> tuple[Admitted, Settled]:
+    admitted = shop.catalogue.admitted()
+    return admitted, settled(admitted, status=10**9)
+
+
+FLAWS = [
+    cheaper,
+    miscalculated,
+    undercharged,
+    without_its_hold,
+    never_held,
+    unpriced,
+    in_another_currency,
+    of_another_tenant,
+    with_unknown_allowance,
+    refused_by_the_database,
+    out_of_time,
+    beyond_a_number,
+]
+
+
+def _held(admitted: Admitted) -> tuple[ids.AllowanceId, int]:
+    return admitted.holds[0].allowance_id, admitted.holds[0].amount
+
+
+async def test_each_flawed_record_is_parked_and_every_other_one_is_posted(shop: Shop, tmp_path: Path) -> None:
+    incarnation_id = await shop.incarnation()
+    good = [shop.catalogue.admitted() for _ in range(len(FLAWS))]
+    bad = [flaw(shop) for flaw in FLAWS]
+    records: list[Record] = [record for pair in bad for record in pair]
+    records += [record for admitted in good for record in (admitted, settled(admitted))]
+    settler = await settle_dead(shop, tmp_path, incarnation_id, *records)
+    assert set(await shop.events(incarnation_id)) == {admitted.request_id for admitted in good}
+    parked = await shop.rows("SELECT request_id, reason FROM parked_record")
+    assert {request for request, _ in parked} == {admitted.request_id for admitted, _ in bad}
+    assert all(reason for _, reason in parked)
+    assert settler.metrics.parked.collect()[0].samples[0].value == len(FLAWS)
+    held = sum(
+        held.amount
+        for admitted, _ in bad
+        for held in admitted.holds
+        if held.allowance_id == shop.wallet.allowance_id
+    )
+    assert await shop.outstanding(incarnation_id) == held
+    await shop.assert_the_books_agree()
+
+
+async def test_a_parked_record_that_was_mended_is_posted_once_and_its_hold_returns(
+    shop: Shop, tmp_path: Path
+) -> None:
+    incarnation_id = await shop.incarnation()
+    late = ids.model_id()
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), model_id=late, price_version_id="pbv_late")
+    end = settled(admitted)
+    await settle_dead(shop, tmp_path, incarnation_id, admitted, end)
+    assert await shop.outstanding(incarnation_id) == admitted.holds[0].amount
+    [parked_id] = await shop.rows("SELECT id FROM parked_record")
+    async with shop.engine.begin() as connection:
+        with pytest.raises(Conflict, match="no published price"):
+            await parking.retry(connection, parked_id, now=NOW)
+    await _publish(shop, late)
+    async with shop.engine.begin() as connection:
+        assert (await parking.retry(connection, parked_id, now=NOW)).events == 1
+        assert await parking.count(connection) == 0
+        with pytest.raises(Rejected):
+            await parking.retry(connection, parked_id, now=NOW)
+    assert await shop.events(incarnation_id) == {admitted.request_id: ("completed", end.cost_picos)}
+    assert await shop.outstanding(incarnation_id) == 0
+    assert (await shop.balance()).posted == DEPOSIT - end.cost_picos
+    await shop.assert_the_books_agree()
+
+
+async def _publish(shop: Shop, model_id: ids.ModelId) -> None:
+    steps = [
+        "INSERT INTO price_book (id, name, currency) VALUES ('pbk_late', 'late', 'USD')",
+        "INSERT INTO price_version (id, price_book_id) VALUES ('pbv_late', 'pbk_late')",
+        "INSERT INTO model (id, name, context_limit, max_output_tokens, default_output_tokens) "
+        f"VALUES ('{model_id}', 'late', 10, 10, 10)",
+        "INSERT INTO price (price_version_id, model_id, meter, micros_per_mtok) SELECT 'pbv_late', "
+        f"'{model_id}', meter, micros_per_mtok FROM price",
+        "UPDATE price_version SET status = 'published', effective_from = 'epoch', published_at = 'epoch' "
+        "WHERE id = 'pbv_late'",
+    ]
+    async with shop.owner.begin() as connection:
+        for step in steps:
+            await connection.execute(text(step))
+
+
+async def test_a_second_settlement_that_says_otherwise_is_a_conflict_not_a_charge(
+    shop: Shop, tmp_path: Path
+) -> None:
+    first, second = await shop.incarnation(), await shop.incarnation()
+    admitted = shop.catalogue.admitted()
+    end = settled(admitted)
+    await settle_dead(shop, tmp_path, first, admitted, end)
+    other = msgspec.structs.replace(admitted, model_name="other")
+    settler = await settle_dead(shop, tmp_path, second, other, end)
+    assert await shop.rows("SELECT count(*), sum(cost) = :cost FROM usage_event", cost=end.cost_picos) == [
+        (1, True)
+    ]
+    assert await shop.rows("SELECT request_id, incarnation_id FROM usage_conflict") == [
+        (admitted.request_id, second)
+    ]
+    assert settler.metrics.conflicts.collect()[0].samples[0].value == 1
+    assert (await shop.outstanding(first), await shop.outstanding(second)) == (0, 0)
+    await shop.assert_the_books_agree()
+
+
+async def test_a_conflict_within_one_journal_is_told_while_its_process_lives(
+    shop: Shop, tmp_path: Path
+) -> None:
+    incarnation_id = await shop.incarnation()
+    admitted = shop.catalogue.admitted()
+    ends = settled(admitted), settled(admitted, Usage(input=1, output=1))
+    writer = await journals.live(tmp_path, incarnation_id, admitted, *ends, clock=shop.clock)
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    assert await settler.look() == 1
+    assert await shop.rows("SELECT count(*) FROM usage_conflict") == [1]
+    await writer.close()
+    await settler.look()
+    assert await shop.rows("SELECT count(*) FROM usage_conflict") == [1]
+    assert await shop.rows("SELECT cost FROM usage_event") == [ends[0].cost_picos]
+
+
+async def test_a_settlement_without_admission_is_parked_when_its_journal_ends(
+    shop: Shop, tmp_path: Path
+) -> None:
+    incarnation_id = await shop.incarnation()
+    admitted = shop.catalogue.admitted()
+    await settle_dead(shop, tmp_path, incarnation_id, settled(admitted))
+    assert await shop.rows("SELECT request_id, reason FROM parked_record") == [
+        (admitted.request_id, "its admission is missing")
+    ]
+    assert await shop.outstanding(incarnation_id) == admitted.holds[0].amount
+
+
+async def test_a_frame_that_is_no_record_is_parked(shop: Shop, tmp_path: Path) -> None:
+    incarnation_id = await shop.incarnation()
+    admitted = shop.catalogue.admitted()
+    frames = journals.frames(incarnation_id, [admitted, settled(admitted)])
+    frames.insert(1, pack(b"\xc1 from a newer program"))
+    journals.dead(tmp_path, incarnation_id, b"".join(frames))
+    assert await Settler(shop.engine, folder=tmp_path, clock=shop.clock).look() == 1
+    assert await shop.rows("SELECT file_offset, record FROM parked_record") == [
+        (len(frames[0]), b"\xc1 from a newer program")
+    ]
+
+
+async def test_a_corrupt_frame_stops_that_journal_only_and_keeps_its_leases(
+    shop: Shop, tmp_path: Path
+) -> None:
+    broken, sound = await shop.incarnation(lent=PICOS_PER_UNIT), await shop.incarnation()
+    charges = [shop.catalogue.admitted() for _ in range(4)]
+    frames = journals.frames(broken, [r for a in charges[:3] for r in (a, settled(a))])
+    spoiled = bytearray(frames[4])
+    spoiled[20] ^= 1
+    data = b"".join([*frames[:4], spoiled, *frames[5:]])
+    path = journals.dead(tmp_path, broken, data)
+    other = journals.frames(sound, [charges[3], settled(charges[3])])
+    journals.dead(tmp_path, sound, b"".join(other))
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    assert await settler.look() == 2
+    assert await settler.look() == 0
+    offset = sum(map(len, frames[:4]))
+    assert (tmp_path / "quarantine" / f"{broken}.{offset}").read_bytes() == data[offset:]
+    assert path.read_bytes() == data
+    assert set(await shop.events(broken)) == {charges[0].request_id}
+    spent = settled(charges[0]).cost_picos
+    assert await shop.outstanding(broken) == PICOS_PER_UNIT - spent
+    assert await shop.outstanding(sound) == 0
+    assert settler.health()[1]["stopped_journals"] == {broken: "its bytes are corrupt"}
+    assert b"steelyard_settler_stopped_journals 1.0" in settler.metrics.render()
+    settler.close()
+    again = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    await again.look()
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
+    again.close()
+
+
+async def test_a_live_journal_is_called_corrupt_only_when_it_stays_so(shop: Shop, tmp_path: Path) -> None:
+    incarnation_id = await shop.incarnation()
+    admitted = shop.catalogue.admitted()
+    writer = await journals.live(tmp_path, incarnation_id, admitted, clock=shop.clock)
+    size = writer.path.stat().st_size
+    last = journals.frames(incarnation_id, [settled(admitted)])[1]
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    journals.append(writer.path, last[:20] + bytes(len(last) - 20))
+    assert await settler.look() == 0
+    with writer.path.open("r+b") as file:
+        file.truncate(size)
+    journals.append(writer.path, last)
+    assert await settler.look() == 1
+    assert settler.health()[1]["stopped_journals"] == {}
+    settler.close()
+    await writer.close()
+
+
+async def test_a_journal_with_another_name_or_of_a_newer_version_is_not_read(
+    shop: Shop, tmp_path: Path
+) -> None:
+    named, newer = await shop.incarnation(), await shop.incarnation()
+    journals.dead(tmp_path, named, b"".join(journals.frames(newer, [shop.catalogue.admitted()])))
+    journals.dead(tmp_path, newer, pack(msgspec.msgpack.encode(journals.opened(newer, version=99))))
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    await settler.look()
+    assert set(settler.health()[1]["stopped_journals"]) == {named, newer}
+    assert await shop.rows("SELECT count(*) FROM incarnation WHERE status = 'closed'") == [0]
+    assert await shop.rows("SELECT count(*) FROM usage_event") == [0]
+    settler.close()
