@@ -55,10 +55,11 @@ _DATABASE_RETRY_S = 0.5
 
 
 class GatewayProcess:
-    """One incarnation of a gateway."""
+    """One incarnation of a gateway.   serving: set once requests are taken."""
 
     def __init__(self, own: Settings) -> None:
         self._own = own
+        self.serving = asyncio.Event()
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._state = "starting"
@@ -80,6 +81,7 @@ class GatewayProcess:
             on_fleet=self._take_fleet,
             on_allowance=self._notice,
         )
+        self._pool: asyncpg.Pool | None = None
         self._borrower: Borrower | None = None
         self._journal: JournalWriter | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -110,6 +112,7 @@ class GatewayProcess:
         pool = await self._or_stop(self._open_pool())
         if pool is None:
             return False
+        self._pool = pool
         self._journal = JournalWriter.create(
             own.journal_dir,
             incarnation_id=self._incarnation_id,
@@ -194,6 +197,7 @@ class GatewayProcess:
         running.start()
         serving = asyncio.create_task(server.run_on(listener), name="serve")
         self._state = "serving"
+        self.serving.set()
         log.info("gateway_started", extra={"port": own.gateway_port, "incarnation_id": self._incarnation_id})
         await self._stop.wait()
         await self._drain(gateway, server, running, serving=serving)
@@ -219,11 +223,13 @@ class GatewayProcess:
         await self._client.close()
         if self._borrower is not None:
             await self._borrower.close()
+        if self._pool is not None:
+            self._pool.terminate()
         if self._journal is not None:
             await self._journal.close()
         await self._access_log.close()
 
-    async def _open_pool(self) -> asyncpg.Pool[asyncpg.Record]:
+    async def _open_pool(self) -> asyncpg.Pool:
         while True:
             try:
                 pool = await asyncpg.create_pool(

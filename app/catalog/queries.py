@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import asyncpg
 
@@ -24,7 +24,7 @@ from billing.metering.model import Meter
 from billing.rating.schedule import Schedule, Version, full_rates
 from scheduler.registry.model import BackendSpec
 
-Connection = asyncpg.Connection[asyncpg.Record]
+Connection: TypeAlias = asyncpg.Connection
 
 _KEYS = """
 SELECT id, tenant_id, project_id, digest, scopes, models, expires_at, revoked_at FROM api_key
