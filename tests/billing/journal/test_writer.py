@@ -1,0 +1,143 @@
+"""The writer answers each settlement once, after the disk has it, and survives a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.core import ids
+from app.core.clock import ManualClock
+from billing.journal import lock
+from billing.journal.frames import Tail, unpack
+from billing.journal.model import Admitted, Opened, Record, Settled, decode
+from billing.journal.writer import JournalWriter
+from tests.billing.journal.shop import Catalogue, settled
+
+ROOT = Path(__file__).parents[3]
+SOMEONE = Catalogue(ids.tenant_id(), ids.allowance_id())
+
+
+def open_writer(folder: Path, *, commit_ms: int = 2) -> JournalWriter:
+    return JournalWriter.create(
+        folder, incarnation_id=ids.incarnation_id(), clock=ManualClock(), commit_ms=commit_ms
+    )
+
+
+async def settle(writer: JournalWriter, record: Settled) -> bool:
+    """What the writer answers."""
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    writer.settle(record, answer.set_result)
+    return await answer
+
+
+def records_in(path: Path) -> list[Record]:
+    frames, tail = unpack(path.read_bytes(), offset=0)
+    assert tail is Tail.CLEAN
+    return [decode(frame.payload) for frame in frames]
+
+
+async def test_a_journal_begins_with_who_writes_it(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    [first] = records_in(writer.path)
+    assert isinstance(first, Opened)
+    assert writer.path == lock.path_of(tmp_path, first.incarnation_id)
+    assert [path.name for path in tmp_path.iterdir()] == [writer.path.name]
+    await writer.close()
+
+
+async def test_an_answered_settlement_is_in_the_file_after_its_admission(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    admitted = SOMEONE.admitted()
+    writer.append(admitted)
+    assert await settle(writer, settled(admitted))
+    assert records_in(writer.path)[1:] == [admitted, settled(admitted)]
+    await writer.close()
+
+
+async def test_records_keep_the_order_of_the_moves_over_many_groups(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    moves: list[Record] = []
+    for number in range(300):
+        admitted = SOMEONE.admitted(at_ms=number)
+        moves += [admitted, settled(admitted)]
+        writer.append(admitted)
+        writer.settle(settled(admitted), lambda durable: None)
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    await writer.close()
+    assert records_in(writer.path)[1:] == moves
+    assert writer.groups < len(moves)
+
+
+async def test_many_settlements_at_once_share_a_few_syncs(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path, commit_ms=20)
+    answers = await asyncio.gather(*(settle(writer, settled(SOMEONE.admitted())) for _ in range(500)))
+    assert answers == [True] * 500
+    assert writer.groups <= 5
+    await writer.close()
+
+
+async def test_an_answer_never_comes_from_within_the_call(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path, commit_ms=0)
+    answers: list[bool] = []
+    writer.settle(settled(SOMEONE.admitted()), answers.append)
+    assert answers == []
+    await writer.close()
+    assert answers == [True]
+    writer.settle(settled(SOMEONE.admitted()), answers.append)
+    assert answers == [True]
+    await asyncio.sleep(0)
+    assert answers == [True, False]
+
+
+async def test_close_writes_what_is_queued_and_frees_the_lock(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path, commit_ms=1000)
+    admitted = SOMEONE.admitted()
+    writer.append(admitted)
+    await writer.close()
+    await writer.close()
+    assert records_in(writer.path)[1:] == [admitted]
+    descriptor = os.open(writer.path, os.O_RDONLY)
+    assert lock.try_lock(descriptor)
+    os.close(descriptor)
+
+
+async def test_an_incarnation_id_is_used_once(tmp_path: Path) -> None:
+    incarnation_id = ids.incarnation_id()
+    clock = ManualClock()
+    writer = JournalWriter.create(tmp_path, incarnation_id=incarnation_id, clock=clock, commit_ms=1)
+    with pytest.raises(FileExistsError):
+        JournalWriter.create(tmp_path, incarnation_id=incarnation_id, clock=clock, commit_ms=1)
+    assert len(records_in(writer.path)) == 1
+    await writer.close()
+
+
+async def test_a_disk_that_can_not_sync_is_not_trusted_again(tmp_path: Path) -> None:
+    """A pipe takes writes and refuses to be synced."""
+    receiver, sender = os.pipe()
+    writer = JournalWriter(sender, path=tmp_path / "pipe", clock=ManualClock(), commit_ms=1)
+    assert not await settle(writer, settled(SOMEONE.admitted()))
+    assert not writer.writable
+    assert writer.failure is not None
+    assert "can't be synced" in writer.failure
+    assert not await settle(writer, settled(SOMEONE.admitted()))
+    await writer.close()
+    os.close(receiver)
+
+
+def test_a_full_disk_stops_admission_and_space_brings_it_back(tmp_path: Path) -> None:
+    """In a process of its own: its files may grow to a size, later beyond it."""
+    command = [sys.executable, "-m", "tests.billing.journal.full_disk_process", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    [path] = tmp_path.glob("*.journal")
+    records = records_in(path)
+    admitted = [record.request_id for record in records if isinstance(record, Admitted)]
+    ended = [record.request_id for record in records if isinstance(record, Settled)]
+    assert len(admitted) == len(set(admitted)) == 41
+    assert len(ended) == len(set(ended))
+    assert set(ended) <= set(admitted)
