@@ -110,7 +110,7 @@ class Dispatch:
             return
         self._over = True
         if self.attempts:
-            self._running.settle(AttemptOutcome.CANCELLED)
+            self._running.settle(AttemptOutcome.BROKEN if self._broke_inside else AttemptOutcome.CANCELLED)
             self._running.exchange.cancel()
 
     def pause(self) -> None:
@@ -128,9 +128,10 @@ class Dispatch:
     def finished(self, prompt_tokens: int, output_tokens: int) -> None:
         """Tell what a delivered answer really used, so that speed and sizes are learned from it.
 
-        Counts once. Ignored for refusals, for answers cut short, and where the listener was the slow one.
+        Counts once. Ignored for refusals, for answers cut short, where the listener was the slow one, and
+        without any output: what nobody counted is unknown.
         """
-        if self._learnt or self._slowed or not self._committed:
+        if self._learnt or self._slowed or not self._committed or output_tokens <= 0:
             return
         running = self._running
         if running.status >= 400 or running.record.outcome not in _GOOD:
@@ -239,7 +240,7 @@ class Dispatch:
         running = self._running
         running.answered()
         held, running.held = running.held, []
-        self._sink.head(running.status, running.headers, running.reservation.backend.spec)
+        self._sink.head(running.status, running.headers, backend=running.reservation.backend.spec)
         for data in held:
             if self._over:  # The listener left while it was told.
                 return

@@ -105,7 +105,7 @@ class Heard:
     errors: list[EngineError | Rejected] = field(default_factory=list)
     on_head: Callable[[], None] = lambda: None
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]], backend: BackendSpec) -> None:
+    def head(self, status: int, headers: list[tuple[bytes, bytes]], *, backend: BackendSpec) -> None:
         assert self.status is None, "one head"
         self.status, self.backend = status, backend.backend_id
         self.on_head()

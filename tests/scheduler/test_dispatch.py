@@ -172,6 +172,16 @@ def test_an_engine_error_inside_a_good_looking_stream_counts_as_broken() -> None
     assert health(fleet, "a") is Health.EJECTED
 
 
+def test_it_counts_as_broken_also_if_the_listener_leaves_on_seeing_the_error() -> None:
+    fleet = Fleet(spec("a"))
+    dispatch, _ = fleet.dispatch()
+    fleet.client.last.sink.head(200, [])
+    fleet.client.last.sink.piece(b'data: {"error": ')
+    dispatch.broke_inside()
+    dispatch.cancel()
+    assert (dispatch.attempts[0].outcome, fleet.client.last.cancelled) == (AttemptOutcome.BROKEN, True)
+
+
 def test_a_hung_backend_whose_health_passes_is_ejected_by_the_first_token_deadline() -> None:
     fleet = Fleet(spec("hung"), spec("well"))
     for _ in range(3):
@@ -270,7 +280,7 @@ def test_the_faster_backend_gets_more_once_its_speed_is_learned() -> None:
     assert fleet.in_flight()["fast"] > 4 * fleet.in_flight()["slow"]
 
 
-@pytest.mark.parametrize("how", ["refused", "paused", "broken", "cancelled", "unanswered"])
+@pytest.mark.parametrize("how", ["refused", "paused", "broken", "cancelled", "unanswered", "uncounted"])
 def test_nothing_is_learned_of_speed_from_what_was_not_a_plain_answer(how: str) -> None:
     fleet = Fleet(spec("a"))
     dispatch, _ = fleet.dispatch()
@@ -287,7 +297,7 @@ def test_nothing_is_learned_of_speed_from_what_was_not_a_plain_answer(how: str) 
         dispatch.cancel()
     elif how != "unanswered":
         sink.end()
-    dispatch.finished(prompt_tokens=10, output_tokens=10)
+    dispatch.finished(prompt_tokens=10, output_tokens=0 if how == "uncounted" else 10)
     assert fleet.registry.snapshot()[0].ms_per_work is None
 
 
