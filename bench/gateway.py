@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,10 @@ async def measure(contender: rig.Contender, kind: Load) -> dict[str, float]:
         ),
         check_for(kind),
     )
-    target = {"host": contender.host, "port": contender.port}
-    await load.closed_loop(shot, **target, connections=4, requests=8)
+    closed_loop = partial(load.closed_loop, shot, host=contender.host, port=contender.port)
+    await closed_loop(connections=4, requests=8)
     before = machine.cpu_seconds(contender.pids)
-    tally = await load.closed_loop(shot, **target, connections=kind.connections, requests=kind.requests)
+    tally = await closed_loop(connections=kind.connections, requests=kind.requests)
     used = machine.cpu_seconds(contender.pids) - before
     work = tally.answers * (CHUNKS if kind.unit == "chunk" else 1)
     return {
