@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -39,6 +40,7 @@ def _inner(text: str) -> str:
 _WORDS = {False: tuple(map(_inner, _ASCII)), True: tuple(map(_inner, _MULTIBYTE))}
 
 
+@lru_cache(maxsize=4096)
 def text_of(first: int, count: int, *, multibyte: bool) -> str:
     """Tokens `first … first + count - 1` of the endless text that every answer begins, JSON-escaped."""
     words = _WORDS[multibyte]
