@@ -92,7 +92,7 @@ async def post(
     """Spend what new events used; returns what no lease covered, by allowance.
 
     uses: (allowance, held n, used x) of each new event, all of one incarnation. An overrun (x > n) and
-    use after an operator's release are unleased. To resolve a parked record that used nothing, post x = 0.
+    use after an operator's release are unleased.
     """
     sums: dict[AllowanceId, list[int]] = {}
     for allowance_id, held, used in uses:
@@ -123,7 +123,8 @@ async def close(
 ) -> None:
     """End an incarnation that is proven dead and posted; its leases return but for what is parked.
 
-    parked: what the parked records of the incarnation held, by allowance. Idempotent.
+    parked: what its parked records still take, by allowance: the sum of min(held, used) as recorded. A
+    parked record is resolved by a post of (that amount, what it used). Idempotent.
     """
     await _close(connection, incarnation_id, parked=parked, released=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterable, Sequence
 
 import asyncpg
@@ -64,14 +65,14 @@ class Borrower:
         """Requests that wait for an answer or a return."""
         return len(self._exchange.asks)
 
-    async def register(self, host: str) -> None:
-        """Make the incarnation known and begin to borrow. Idempotent.
+    async def register(self, host: str | None = None) -> None:
+        """Make the incarnation known, as of this machine by default, and begin to borrow. Idempotent.
 
         Call it when the journal is locked and in place. Raises DependencyError if the authority can't be
         reached and Conflict if it has closed the incarnation already.
         """
         try:
-            is_open = await self._wire.register(host)
+            is_open = await self._wire.register(host or socket.gethostname())
         except Wire.ERRORS as error:
             raise DependencyError("the quota authority can't be reached") from error
         if not is_open:

@@ -71,6 +71,15 @@ class Exchange:
         if lease.waiting or lease.returnable:
             self.on_work()
 
+    @property
+    def busy(self) -> bool:
+        """True while a message is under way."""
+        return self._under_way is not None
+
+    def awaits(self, answer: Answer) -> bool:
+        """True if this answers the message under way."""
+        return self._under_way is not None and answer.sequence == self._under_way.sequence
+
     def has_work(self, *, now: float) -> bool:
         """True if `compose` would find something to say now."""
         wake = self.next_wake()
@@ -118,7 +127,7 @@ class Exchange:
     def receive(self, answer: Answer, *, now: float) -> None:
         """Take an answer: what is above the known total is free; then each ask learns its verdict."""
         under_way = self._under_way
-        if under_way is None or answer.sequence != under_way.sequence:
+        if under_way is None or not self.awaits(answer):
             return
         self._under_way = None
         self.cut_off = False
@@ -138,7 +147,10 @@ class Exchange:
                 self.asks.lacked(ask, lacking, now=now)
 
     def fail(self, *, now: float) -> None:
-        """The message under way was not answered: refuse who waits, try again at the next renewal."""
+        """The message under way was not answered: refuse who waits, try again at the next renewal.
+
+        What it may still have been granted is told with the next renewal, its leases being in use.
+        """
         self._under_way = None
         self.cut_off = True
         self._renew_at = now + self._renew_s

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from app.core.ids import AllowanceId, IncarnationId, allowance_id
-from billing.quota import authority
-from billing.quota.model import Answer, LeaseReport, Need, Sync
+from app.core.ids import AllowanceId, IncarnationId
+from billing.quota.model import LeaseReport, Need, Sync
 from tests.billing.quota.desk import Desk
 
 HUGE = 10**30 + 7

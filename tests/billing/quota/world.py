@@ -1,0 +1,350 @@
+"""Processes, journals, a settler, an operator and a network that never forgets, around the real process' side.
+
+Each method `may_…` is one move of the world, chosen by `pick(n)` (a number below n). `check` holds the
+laws of the protocol against the ghost: the journals and the events, which no party sees as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from app.core.ids import AllowanceId, IncarnationId
+from billing.quota.asks import Ask, Asks
+from billing.quota.exchange import Exchange
+from billing.quota.leases import Hold, Leases, Release
+from billing.quota.model import Answer, Denied, Need, Sync
+from tests.billing.quota.twin import Allowance, Incarnation, Twin
+
+BOUND_S, RENEW_S = 0.15, 0.25
+ALLOWANCES = (AllowanceId("alw_a"), AllowanceId("alw_b"))
+Pick = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which parts the world is made of; a mutant replaces one."""
+
+    twin: type[Twin] = Twin
+    leases: type[Leases] = Leases
+    exchange: type[Exchange] = Exchange
+    asks: type[Asks] = Asks
+
+
+@dataclass
+class Entry:
+    """A journal's record: admitted (used is None) or settled."""
+
+    request: int
+    needs: tuple[Need, ...]
+    used: dict[AllowanceId, int] | None = None
+
+
+@dataclass(eq=False)
+class Process:
+    id: IncarnationId
+    leases: Leases
+    exchange: Exchange
+    journal: list[Entry] = field(default_factory=list)
+    durable: int = 0
+    posted: int = 0
+    alive: bool = True
+    unsure: bool = False
+    holds: dict[int, Hold] = field(default_factory=dict)
+    asks: dict[int, Ask] = field(default_factory=dict)
+    releases: dict[int, Release] = field(default_factory=dict)
+    parked: dict[int, Entry] = field(default_factory=dict)
+
+    def flush(self, upto: int) -> None:
+        """The disk has all records before `upto`."""
+        self.durable = max(self.durable, upto)
+        for position in [position for position in self.releases if position < upto]:
+            self.releases.pop(position).durable()
+
+    def needs_after(self, cut: int) -> dict[AllowanceId, int]:
+        """What the leases must still cover if the journal ended at `cut`."""
+        due = dict.fromkeys(ALLOWANCES, 0)
+        for entry in self.parked.values():
+            for need in entry.needs:
+                due[need.allowance_id] += need.amount
+        for position, entry in enumerate(self.journal[:cut]):
+            for need in entry.needs:
+                if entry.used is None:
+                    due[need.allowance_id] += need.amount
+                else:
+                    due[need.allowance_id] -= need.amount
+                    if position >= self.posted:
+                        due[need.allowance_id] += min(need.amount, entry.used[need.allowance_id])
+        return due
+
+
+class World:
+    def __init__(self, rules: Rules, limits: Sequence[int]) -> None:
+        self.rules, self.now, self.requests = rules, 0.0, 0
+        self.twin = rules.twin()
+        self.twin.allowances = {a: Allowance(limit) for a, limit in zip(ALLOWANCES, limits, strict=True)}
+        self.processes: list[Process] = []
+        self.messages: list[tuple[Process, Sync]] = []
+        self.answers: list[tuple[Process, Answer]] = []
+        self.notices: list[tuple[Process, AllowanceId]] = []
+        self.events: dict[int, dict[AllowanceId, int]] = {}
+        self.outcomes: dict[int, Hold | Denied] = {}
+        self.released: set[IncarnationId] = set()
+        self._before = self._snapshot()
+
+    # What a process does
+
+    def birth(self) -> Process:
+        leases = self.rules.leases()
+        exchange = self.rules.exchange(leases, recall_bound_s=BOUND_S, renew_s=RENEW_S)
+        exchange.asks = self.rules.asks(leases, bound_s=BOUND_S)
+        process = Process(IncarnationId(f"inc_{len(self.processes)}"), leases, exchange)
+        self.twin.incarnations[process.id] = Incarnation()
+        self.processes.append(process)
+        return process
+
+    def admit(self, process: Process, needs: Sequence[Need]) -> bool:
+        hold = process.leases.admit(needs)
+        if hold is not None:
+            self.requests += 1
+            self._journal_hold(process, self.requests, hold)
+        return hold is not None
+
+    def ask(self, process: Process, needs: Sequence[Need]) -> int:
+        self.requests += 1
+        request = self.requests
+
+        def resolve(outcome: Hold | Denied) -> None:
+            process.asks.pop(request, None)
+            self.outcomes[request] = outcome
+            if isinstance(outcome, Hold):
+                self._journal_hold(process, request, outcome)
+
+        ask = process.exchange.ask(needs, now=self.now, resolve=resolve)
+        if ask is not None and request not in self.outcomes:
+            process.asks[request] = ask
+        return request
+
+    def settle(self, process: Process, request: int, used: dict[AllowanceId, int]) -> None:
+        hold = process.holds.pop(request)
+        process.journal.append(Entry(request, hold.needs, used))
+        process.releases[len(process.journal) - 1] = process.leases.settle(hold, used)
+
+    def compose(self, process: Process) -> bool:
+        if not process.alive or not process.exchange.has_work(now=self.now):
+            return False
+        message = process.exchange.compose(now=self.now)
+        if message is not None:
+            self.messages.append((process, message))
+        return message is not None
+
+    def deliver(self, process: Process, message: Sync) -> None:
+        self.twin.now = self.now
+        self.answers.append((process, self.twin.sync(process.id, message)))
+        self._spread_notices()
+
+    def receive(self, process: Process, answer: Answer) -> None:
+        if process.alive:
+            waited_for = process.exchange.awaits(answer)
+            process.exchange.receive(answer, now=self.now)
+            process.unsure = process.unsure and not waited_for
+
+    def fail(self, process: Process) -> None:
+        process.unsure = True
+        process.exchange.fail(now=self.now)
+
+    def _journal_hold(self, process: Process, request: int, hold: Hold) -> None:
+        process.holds[request] = hold
+        process.journal.append(Entry(request, hold.needs))
+
+    # What settler and operator do
+
+    def post(self, process: Process, count: int, *, park: bool = False) -> None:
+        """Post the next records, which the settler has synced itself; `park`: the last cannot be posted."""
+        upto = min(process.posted + count, len(process.journal))
+        process.durable = max(process.durable, upto)
+        uses = []
+        for entry in process.journal[process.posted : upto]:
+            if entry.used is None:
+                continue
+            if park and entry is process.journal[upto - 1]:
+                process.parked[entry.request] = self._covered(entry)
+            else:
+                uses += self._event(entry.request, entry.needs, entry.used)
+        process.posted = upto
+        self._post(process, uses)
+
+    def resolve(self, process: Process, request: int, used: dict[AllowanceId, int]) -> None:
+        entry = process.parked.pop(request)
+        self._post(process, self._event(request, entry.needs, used))
+
+    def die(self, process: Process, *, journal_ends: int) -> None:
+        process.alive = False
+        kept = max(journal_ends, process.durable)
+        del process.journal[kept:]
+
+    def close(self, process: Process, pick: Pick) -> None:
+        """The settler has the lock: what ran is settled as lost, all is posted, the incarnation ends."""
+        settled = {entry.request for entry in process.journal if entry.used is not None}
+        for entry in [entry for entry in process.journal if entry.request not in settled]:
+            lost = {need.allowance_id: pick(need.amount + 1) for need in entry.needs}
+            process.journal.append(Entry(entry.request, entry.needs, lost))
+        self.post(process, len(process.journal), park=pick(3) == 0)
+        self.twin.now = self.now
+        self.twin.close(process.id, self._parked(process))
+        self._spread_notices()
+
+    def release(self, process: Process) -> None:
+        self.released.add(process.id)
+        self.twin.now = self.now
+        self.twin.close(process.id, self._parked(process), released=True)
+        self._spread_notices()
+
+    def _covered(self, entry: Entry) -> Entry:
+        """What a settled record still takes of its leases: the process has freed the rest."""
+        assert entry.used is not None
+        takes = [Need(n.allowance_id, min(n.amount, entry.used[n.allowance_id])) for n in entry.needs]
+        return Entry(entry.request, tuple(takes), entry.used)
+
+    def _parked(self, process: Process) -> dict[AllowanceId, int]:
+        held = dict.fromkeys(ALLOWANCES, 0)
+        for entry in process.parked.values():
+            for need in entry.needs:
+                held[need.allowance_id] += need.amount
+        return held
+
+    def _event(
+        self, request: int, needs: tuple[Need, ...], used: dict[AllowanceId, int]
+    ) -> list[tuple[AllowanceId, int, int]]:
+        if request in self.events:
+            return []
+        self.events[request] = used
+        return [(need.allowance_id, need.amount, used[need.allowance_id]) for need in needs]
+
+    def _post(self, process: Process, uses: list[tuple[AllowanceId, int, int]]) -> None:
+        self.twin.now = self.now
+        self.twin.post(process.id, uses)
+        self._spread_notices()
+
+    def _spread_notices(self) -> None:
+        self.notices += [(process, a) for a in self.twin.told for process in self.processes]
+        self.twin.told.clear()
+
+    # A fair schedule: every message arrives, at once
+
+    def run_fairly(self, until: float, *, done: Callable[[], bool] = lambda: False) -> None:
+        while not done():
+            self._exchange_all()
+            wakes = [p.exchange.next_wake() for p in self.responsive()]
+            self.now = min([wake for wake in wakes if wake is not None] + [until])
+            if self.now >= until:
+                return
+
+    def responsive(self) -> list[Process]:
+        return [
+            p
+            for p in self.processes
+            if p.alive and not p.leases.closed and not self.twin.incarnations[p.id].closed
+        ]
+
+    def settle_network(self) -> None:
+        """Nothing is under way, all is durable, recalls are over, nobody waits."""
+        for process in self.processes:
+            if process.alive:
+                self.fail(process)
+                process.flush(len(process.journal))
+        self.run_fairly(self.now + 3.0)
+        assert not any(process.asks for process in self.responsive()), "L2: every waiter ends"
+
+    def uncommitted(self, allowance: AllowanceId) -> int:
+        """What is really free: less what is spent, held or settled, and all that the silent ones have."""
+        own = self.twin.allowances[allowance]
+        committed = own.spent
+        heard = self.responsive()
+        for process in self.processes:
+            o = self.twin.row(allowance, process.id).outstanding
+            committed += process.needs_after(len(process.journal))[allowance] if process in heard else o
+        return own.limit - committed
+
+    def _exchange_all(self) -> None:
+        for _ in range(200):
+            moved = [self._converse(process) for process in self.responsive()]
+            if not any(moved) and not self.notices:
+                return
+            notices, self.notices = self.notices, []
+            for process, allowance in notices:
+                if process.alive:
+                    process.exchange.notice(allowance, now=self.now)
+        raise AssertionError("L2: messages end under a fair schedule")
+
+    def _converse(self, process: Process) -> bool:
+        if not self.compose(process):
+            return False
+        self.deliver(*self.messages[-1])
+        self.receive(*self.answers[-1])
+        return True
+
+    # The laws
+
+    def check(self) -> None:
+        self._check_authority()
+        for process in self.processes:
+            self._check_process(process)
+        self._before = self._snapshot()
+
+    def _check_authority(self) -> None:
+        for key, row in self.twin.rows.items():
+            assert row.outstanding >= 0, "I1: outstanding is never negative"
+            old = self._before[1].get(key, (0, 0, 0))
+            assert row.granted >= old[0], "I1: counters never fall"
+            assert row.settled >= old[1], "I1: counters never fall"
+            assert row.returned >= old[2], "I1: counters never fall"
+            assert not row.uncovered or key[1] in self.released, "I7: a post finds what it takes"
+        for allowance, own in self.twin.allowances.items():
+            out = own.spent + self.twin.outstanding(allowance)
+            if out - own.unleased > self._before[0][allowance]:
+                assert out <= own.limit, "I2: committed rises only within the limit"
+            spent = sum(used.get(allowance, 0) for used in self.events.values())
+            assert own.spent == spent, "I6: spent is the sum of the events"
+
+    def _check_process(self, process: Process) -> None:
+        outstanding = {a: self.twin.row(a, process.id).outstanding for a in ALLOWANCES}
+        if process.id not in self.released:
+            if self.twin.incarnations[process.id].closed:
+                assert outstanding == self._parked(process), "I5: closed keeps what is parked, for ever"
+                return
+            for cut in range(process.durable, len(process.journal) + 1):
+                for allowance, due in process.needs_after(cut).items():
+                    assert due <= outstanding[allowance], "the lease covers whatever the disk may keep"
+        if process.alive:
+            self._check_memory(process, outstanding)
+
+    def _check_memory(self, process: Process, outstanding: dict[AllowanceId, int]) -> None:
+        due = process.needs_after(len(process.journal))
+        for lease in process.leases:
+            held = sum(
+                need.amount
+                for hold in process.holds.values()
+                for need in hold.needs
+                if need.allowance_id == lease.allowance_id
+            )
+            assert min(lease.free, lease.pending) >= 0, "I3: nothing is free twice"
+            assert lease.held == held, "I3: held is what open requests hold"
+            parts = lease.free + lease.held + lease.returned + lease.covered
+            assert parts == lease.granted, "I3: the parts are what was granted"
+            if process.id not in self.released:
+                assert lease.free + due[lease.allowance_id] <= outstanding[lease.allowance_id]
+                if not process.exchange.busy and not process.unsure:
+                    row = self.twin.row(lease.allowance_id, process.id)
+                    assert lease.granted == row.granted, "I4: nothing unanswered, all grants known"
+
+    def _snapshot(self) -> tuple[dict[AllowanceId, int], dict[object, tuple[int, int, int]]]:
+        committed = {
+            a: own.spent + self.twin.outstanding(a) - own.unleased for a, own in self.twin.allowances.items()
+        }
+        return committed, {
+            key: (row.granted, row.settled, row.returned) for key, row in self.twin.rows.items()
+        }
+
+    def alive(self) -> Iterator[Process]:
+        return (process for process in self.processes if process.alive)
