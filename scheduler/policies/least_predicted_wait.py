@@ -30,7 +30,7 @@ def choose(
 
     work: of the request, in output-token equivalents, ≥ 0.   candidates: order is irrelevant.
     draw: uniform in [0, 1), breaks ties evenly.   explorers: `EXPLORERS`, but for a study.
-    Returns NoCandidate when all are full or out. Never raises. O(len(candidates)).
+    Returns NoCandidate when all are full or out. Never raises. O(len(candidates)).   Source: ADR-0007.
     """
     standing = Standing.OUT
     best: list[Candidate] = []
