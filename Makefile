@@ -21,7 +21,7 @@ check: .venv/installed-dev ## format, lint, types, import contracts, tidy, docs
 	.venv/bin/ruff check .
 	.venv/bin/mypy --strict
 	.venv/bin/lint-imports
-	.venv/bin/python -m pytest -q tests/test_tidy.py $(wildcard tests/docs)
+	.venv/bin/python -m pytest -q tests/test_tidy.py tests/test_docs.py
 
 test: .venv/installed-dev ## the fast tests
 	.venv/bin/python -m pytest -q -m "not slow and not peer" $(ARGS)
@@ -36,7 +36,7 @@ seed: .venv/installed ## make the demo tenant, key and model in the running serv
 	@.venv/bin/python -m app.stack.seed $(ARGS)
 
 docs: .venv/installed-dev ## compare the documentation with what it describes
-	.venv/bin/python -m pytest -q tests/docs $(ARGS)
+	.venv/bin/python -m pytest -q tests/test_docs.py $(ARGS)
 
 lock: ## write the lock files anew from pyproject.toml (needs uv)
 	uv pip compile $(LOCK_FLAGS) pyproject.toml -o requirements.lock
