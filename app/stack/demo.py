@@ -16,7 +16,7 @@ import msgspec
 
 from app.core.errors import DependencyError
 from app.stack.addresses import Addresses
-from app.stack.control_client import ControlClient
+from app.stack.control_client import ControlClient, Record
 from app.stack.data_dir import Credentials, DataDir
 from app.stack.program import python
 from app.stack.steps import run_to_end
@@ -150,11 +150,24 @@ async def _model(control: ControlClient, engine: Engine) -> None:
 
 
 async def _price(control: ControlClient, model: str) -> None:
+    """Publish a version of the demo's book that prices `model` too and leaves every other price as it is."""
     book = await control.ensure("/price-books", {"name": PRICE_BOOK, "currency": "USD", "is_default": True})
-    version = await control.post(f"/price-books/{book['id']}/versions")
-    prices = [{"model": model, "meter": meter, "price": price} for meter, price in PRICES.items()]
-    await control.put(f"/price-versions/{version['id']}/prices", {"prices": prices})
-    await control.post(f"/price-versions/{version['id']}/publish", idempotency_key=f"demo-{version['id']}")
+    versions = f"/price-books/{book['id']}/versions"
+    prices = {(one["model"], one["meter"]): one["price"] for one in await _published(control, versions)}
+    prices |= {(model, meter): price for meter, price in PRICES.items()}
+    draft = await control.post(versions)
+    body = [{"model": name, "meter": meter, "price": price} for (name, meter), price in prices.items()]
+    await control.put(f"/price-versions/{draft['id']}/prices", {"prices": body})
+    await control.post(f"/price-versions/{draft['id']}/publish", idempotency_key=f"demo-{draft['id']}")
+
+
+async def _published(control: ControlClient, versions: str) -> list[Record]:
+    """The prices of the version published last; none if there is none."""
+    published = [one for one in await control.rows(versions) if one["status"] == "published"]
+    if not published:
+        return []
+    newest = max(published, key=lambda one: str(one["effective_from"]))
+    return list((await control.get(f"/price-versions/{newest['id']}"))["prices"])
 
 
 async def _backend(control: ControlClient, deployment_id: str, engine: Engine) -> None:

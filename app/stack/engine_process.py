@@ -11,12 +11,14 @@ import signal
 import xllamacpp
 
 
-def parameters(*, model: str, port: int, alias: str, slots: int, context: int, threads: int) -> object:
+def parameters(
+    *, model: str, host: str, port: int, alias: str, slots: int, context: int, threads: int
+) -> object:
     """The server's parameters.   slots: parallel requests.   context: tokens of each slot."""
     chosen = xllamacpp.CommonParams()
     chosen.model.path = model
     chosen.model_alias = {alias}
-    chosen.hostnames = ["127.0.0.1"]
+    chosen.hostnames = [host]
     chosen.port = port
     # llama.cpp divides one context among the slots, unless they share it (and then starve each other).
     chosen.n_ctx = context * slots
@@ -34,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="app.stack.engine_process")
     parser.add_argument("--model", required=True)
     parser.add_argument("--alias", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", required=True, type=int)
     parser.add_argument("--slots", default=4, type=int)
     parser.add_argument("--context", default=4096, type=int)

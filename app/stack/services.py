@@ -149,13 +149,14 @@ class Stack:
 
     async def _seed(self, report: Report) -> str:
         report(0, 0, "seeding the demo tenant")
-        return await self._demo().seed()
+        return await self.demo().seed()
 
     async def _check(self, report: Report) -> str:
         report(0, 0, "asking the gateway")
-        return await self._demo().check()
+        return await self.demo().check()
 
-    def _demo(self) -> Demo:
+    def demo(self) -> Demo:
+        """The demo of this stack, with the engine that it is to use."""
         engine = None if self.engine_url is None else Engine(self.engine_url)
         embedded = Engine(
             self.addresses.engine_url,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,16 +24,17 @@ from app.stack.postgres_home import settle
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder that any account can reach, so that root's server can live in it."""
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o711)
-    return tmp_path
+def open_folder() -> Iterator[Path]:
+    """A folder that any account can reach, so that root's server can live in it; short, for its socket."""
+    folder = Path(tempfile.mkdtemp(prefix="sy-pg-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
 def postgres(open_folder: Path) -> Iterator[Postgres]:
-    server = Postgres(open_folder / "with space, comma" / "postgres", durable=False)
+    server = Postgres(open_folder / "with space" / "postgres", durable=False)
     yield server
     server.stop()
 
@@ -92,7 +94,7 @@ async def test_a_wrong_password_is_refused(postgres: Postgres) -> None:
 
 def test_passwords_lie_in_a_private_file(postgres: Postgres, open_folder: Path) -> None:
     postgres.prepare()
-    secret = open_folder / "with space, comma" / "postgres" / "postgres.secrets.json"
+    secret = open_folder / "with space" / "postgres" / "postgres.secrets.json"
     assert secret.stat().st_mode & 0o777 == 0o600
     assert postgres.home.socket_folder.stat().st_mode & 0o777 == 0o700
 
@@ -116,6 +118,7 @@ def test_a_socket_folder_too_deep_moves_to_a_short_private_one(tmp_path: Path) -
     short = short_socket_folder(deep, ".s.PGSQL.5432")
     assert len(str(short)) < 60
     assert short == short_socket_folder(deep, ".s.PGSQL.5432")
+    assert short_socket_folder(tmp_path / "a,b", ".s.PGSQL.5432").parent == short.parent
     assert short_socket_folder(Path("/a"), ".s.PGSQL.5432") == Path("/a")
 
 
