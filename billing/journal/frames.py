@@ -89,7 +89,7 @@ def _frame_at(data: bytes, position: int, offset: int) -> Frame | Tail:
 def _is_frame(data: bytes, position: int) -> bool:
     length, checksum = _HEADER.unpack_from(data, position)
     body = position + HEADER_BYTES
-    return 0 < length <= len(data) - body and crc32(data[body : body + length]) == checksum
+    return 0 < length <= len(data) - body and bool(crc32(data[body : body + length]) == checksum)
 
 
 def _ends(frames: list[bytes]) -> Iterator[int]:

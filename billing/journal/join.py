@@ -1,7 +1,8 @@
 """Joins a journal's records to what has to be posted: a settlement to its admission. Pure.
 
 The order of records does not matter to the result, nor does a record that comes twice: a settlement
-that is met before its admission waits for it, and of several progress rows the furthest counts.
+that is met before its admission waits for it, and of several progress rows after the admission the
+furthest counts.
 """
 
 from __future__ import annotations
@@ -87,9 +88,7 @@ class _Open:
     start: int
     admitted: Admitted
     payload: bytes
-    usage: Usage | None = None
-    bytes_relayed: int = 0
-    reading: Reading | None = None
+    furthest: Reading | None = None
 
 
 class WrongJournal(Exception):
@@ -164,12 +163,8 @@ class Joiner:
         self._last_ms = max(self._last_ms, progress.at_ms)
         for reading in progress.readings:
             open_ = self._open.get(reading.request_id)
-            if open_ is None:
-                continue
-            open_.bytes_relayed = max(open_.bytes_relayed, reading.bytes_relayed)
-            open_.reading = reading
-            if reading.usage is not None and reading.usage.total >= (open_.usage or NOTHING).total:
-                open_.usage = reading.usage
+            if open_ is not None and (open_.furthest is None or _reach(reading) > _reach(open_.furthest)):
+                open_.furthest = reading
 
     def _admit(self, frame: Frame, admitted: Admitted) -> Charge | None:
         self._last_ms = max(self._last_ms, admitted.at_ms)
@@ -191,9 +186,10 @@ class Joiner:
         return Charge(open_.start, frame.end, open_.admitted, settled, open_.payload, frame.payload)
 
     def _lost(self, open_: _Open, end: int) -> Charge:
-        admitted = open_.admitted
-        source = UsageSource.UNKNOWN if open_.usage is None else UsageSource.ENGINE_PARTIAL
-        usage = open_.usage or NOTHING
+        admitted, furthest = open_.admitted, open_.furthest
+        counted = furthest and furthest.usage
+        source = UsageSource.ENGINE_PARTIAL if counted else UsageSource.UNKNOWN
+        usage = counted or NOTHING
         charged = billed(Outcome.LOST, source, usage)
         price = cost(charged, admitted.rates)
         unknown = Usage(input=admitted.input_bound, output=admitted.output_bound)
@@ -207,14 +203,18 @@ class Joiner:
             unknown_bound=unknown if source is UsageSource.UNKNOWN else None,
             cost_picos=price,
             used=tuple(Used(held.allowance_id, held.amount, price) for held in admitted.holds),
-            backend_id=open_.reading.backend_id if open_.reading else None,
+            backend_id=furthest.backend_id if furthest else None,
             status=0,
             error_code="lost",
             finish_reason=None,
             ttft_ms=None,
             duration_ms=max(0, self._last_ms - admitted.at_ms),
-            bytes_relayed=open_.bytes_relayed,
+            bytes_relayed=furthest.bytes_relayed if furthest else 0,
             flags=(),
             attempts=(),
         )
         return Charge(open_.start, end, admitted, settled, open_.payload, encode(settled))
+
+
+def _reach(reading: Reading) -> tuple[int, int]:
+    return (-1 if reading.usage is None else reading.usage.total, reading.bytes_relayed)
