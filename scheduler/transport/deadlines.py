@@ -39,8 +39,11 @@ class DeadlineWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, timed: Timed) -> None:
+        """Watch it until it is discarded. Idempotent."""
         self._watched.add(timed)
-        self.moved(timed)
+        due = timed.due()
+        if due < self.wake_at:
+            self._arm(due)
 
     def moved(self, timed: Timed) -> None:
         """Say that a deadline may have become earlier; one that became later needs no word."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 _PRINTABLE = re.compile(r"[!-~]+")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]+)?")
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}|[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def parse_target(url: str, *, server_name: str | None = None, ca_file: str | Non
     if "@" in parts.netloc or "?" in url or "#" in url:
         raise ValueError("an engine's address has no credentials, query or fragment")
     host = parts.hostname or ""
-    if not _HOST.fullmatch(host) or parts.netloc.endswith(":"):
+    if not _HOST.fullmatch(host) or not _HOST.fullmatch(server_name or host) or parts.netloc.endswith(":"):
         raise ValueError("an engine's address names a host and, after a colon, a port")
     tls = parts.scheme == "https"
     port = parts.port if parts.port is not None else (443 if tls else 80)

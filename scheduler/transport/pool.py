@@ -115,7 +115,7 @@ class Pool:
                 ssl=self._tls(),
                 server_hostname=(target.server_name or target.host) if target.tls else None,
             )
-        except (OSError, UnicodeError) as error:  # refused, no such name, a certificate we don't trust
+        except (OSError, ValueError) as error:  # refused, no such name, a certificate we don't trust
             exchange.connect_failed(f"{type(error).__name__}: {error}")
         else:
             connection.begin(exchange)

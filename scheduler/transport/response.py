@@ -57,6 +57,7 @@ class ResponseReader:
             self.fault = "not an HTTP response"
             return
         had_head = self.status
+        self._barren_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -68,8 +69,9 @@ class ResponseReader:
             self.reusable = self.reusable and not self._has_excess(data)
         elif self._pieces or self.status != had_head:
             self._barren_bytes = 0
-        else:
-            self._bound_barren(len(data))
+        elif self._barren_bytes > self._limits.head_bytes and self.fault is None:
+            # The parser may be gathering, without a callback, an endless header, trailer or extension.
+            self.fault = "too many bytes without a body"
 
     def take(self) -> bytes:
         """The body bytes that came since the last call, in one piece; empty if none."""
@@ -97,12 +99,6 @@ class ResponseReader:
         if self._sized:
             return bool(self._pieces) and not data.endswith(self._pieces[-1])
         return self._tail[-4:] != _HEAD_END or self._tail[:1] in (b"\r", b"\n")
-
-    def _bound_barren(self, size: int) -> None:
-        """Bound what the parser gathers without a callback: an endless header, trailer or chunk extension."""
-        self._barren_bytes += size
-        if self._barren_bytes > self._limits.head_bytes and self.fault is None:
-            self.fault = "too many bytes without a body"
 
     # Callbacks of the parser.
 
@@ -150,6 +146,8 @@ class ResponseReader:
         limits = self._limits
         if len(self.headers) > limits.head_count:
             raise _Malformed("too many headers")
+        if self._barren_bytes <= limits.head_bytes:
+            return  # all that has come is less
         if sum([len(name) + len(value) for name, value in self.headers]) > limits.head_bytes:
             raise _Malformed("headers too large")
 

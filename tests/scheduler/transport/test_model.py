@@ -44,8 +44,15 @@ def test_trust_is_said_beside_the_url() -> None:
         "http://engine/\r\nx: y",
         "http://motör/",
         "http://eng,ine/",
+        "http://.engine/",
     ],
 )
 def test_an_unusual_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_target(url)
+
+
+@pytest.mark.parametrize("name", [".", "en gine", "motör", "a\0b"])
+def test_a_certificates_name_is_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match="host"):
+        parse_target("https://10.0.0.7", server_name=name)
