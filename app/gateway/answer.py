@@ -39,13 +39,16 @@ class Answer(msgspec.Struct, frozen=True):
     texts: tuple[str, ...]
 
 
-def read_answer(body: bytes) -> Answer | None:
-    """The facts of a JSON answer, or None if it isn't one."""
+def read_answer(body: bytes, *, usage_holds: bool) -> Answer | None:
+    """The facts of a JSON answer, or None if it isn't one.
+
+    usage_holds False: what it reports is not the usage of all its choices, so it counts as not reported.
+    """
     try:
         answer = _decode(body)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    report = None if answer.usage is None else answer.usage.report()
+    report = answer.usage.report() if answer.usage is not None and usage_holds else None
     reasons = [choice.finish_reason for choice in answer.choices if choice.finish_reason]
     return Answer(
         report=report,

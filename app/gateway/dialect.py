@@ -12,7 +12,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     continuous: `stream_options.continuous_usage_stats` puts cumulative usage into every chunk.
     timings: `timings_per_token` does, as a `timings` object.   salt: takes `cache_salt`.
-    per_choice: in a stream it counts each choice on its own.   tokenize: how it counts a text:
+    per_choice: with several choices, each chunk of a stream counts its own one, and a whole answer's usage
+    leaves some out.   tokenize: how it counts a text:
     `vllm` (`/tokenize` of a prompt or of messages), `llama` (`/apply-template`, `/tokenize`), or not.
     """
 

@@ -182,12 +182,14 @@ class Relay:
             self._complete(stream.report(), stream.finish_reason)
 
     def _end_whole(self, body: bytes) -> None:
-        answer = read_answer(body)
+        ask = self._admission.ask
+        usage_holds = not (self._dialect.per_choice and ask.choices * ask.prompts > 1)
+        answer = read_answer(body, usage_holds=usage_holds)
         if answer is None:
             self._fail(StreamBroken("The engine's answer can't be read."))
             return
         assert self._backend is not None
-        rename = rename_members(self._backend.served_model, self._admission.ask.model)
+        rename = rename_members(self._backend.served_model, ask.model)
         self._last = body.replace(*rename, 1) if rename else body
         content_type = next((v for n, v in self._engine_headers if n == b"content-type"), _JSON[1])
         self._answer = (self._status, [(b"content-type", content_type)])

@@ -30,7 +30,12 @@ from tests.database import Database
 
 MODEL = "test-model"
 SERVED = "sim-model"
-PRICES = {Meter.INPUT: 540_000, Meter.INPUT_CACHED: 180_000, Meter.INPUT_CACHE_WRITE: 540_000, Meter.OUTPUT: 2_160_000}
+PRICES = {
+    Meter.INPUT: 540_000,
+    Meter.INPUT_CACHED: 180_000,
+    Meter.INPUT_CACHE_WRITE: 540_000,
+    Meter.OUTPUT: 2_160_000,
+}
 
 
 def free_port() -> int:
@@ -89,7 +94,10 @@ async def seed(database: Database, *, balance: int) -> Seeded:
 
 async def _insert_catalog(connection: Any, seeded: Seeded) -> None:
     run = connection.execute
-    await run("INSERT INTO price_book (id, name, currency, is_default) VALUES ($1, 'list', 'USD', true)", seeded.book_id)
+    await run(
+        "INSERT INTO price_book (id, name, currency, is_default) VALUES ($1, 'list', 'USD', true)",
+        seeded.book_id,
+    )
     await run("INSERT INTO tenant (id, name, currency) VALUES ($1, 'Acme', 'USD')", seeded.tenant_id)
     await run(
         "INSERT INTO project (id, tenant_id, name) VALUES ($1, $2, 'p')", seeded.project_id, seeded.tenant_id
@@ -110,7 +118,9 @@ async def _insert_catalog(connection: Any, seeded: Seeded) -> None:
     )
     await run("INSERT INTO deployment (id, model_id) VALUES ($1, $2)", seeded.deployment_id, seeded.model_id)
     await run(
-        "INSERT INTO price_version (id, price_book_id, status) VALUES ($1, $2, 'draft')", seeded.version_id, seeded.book_id
+        "INSERT INTO price_version (id, price_book_id, status) VALUES ($1, $2, 'draft')",
+        seeded.version_id,
+        seeded.book_id,
     )
     for meter, price in PRICES.items():
         await run(
@@ -127,7 +137,9 @@ async def _insert_catalog(connection: Any, seeded: Seeded) -> None:
     )
 
 
-async def add_backend(database: Database, seeded: Seeded, base_url: str, *, engine: str = "vllm", served: str = SERVED) -> str:
+async def add_backend(
+    database: Database, seeded: Seeded, base_url: str, *, engine: str = "vllm", served: str = SERVED
+) -> str:
     """Register a backend; the gateway hears of it by itself."""
     backend_id = ids.backend_id()
     await execute(
@@ -182,7 +194,7 @@ class House:
     async def until_settled(self, count: int = 1) -> list[Settled]:
         """Wait for so many settlements on the disk."""
         async with asyncio.timeout(10):
-            while len(self.settled()) < count:  # noqa: ASYNC110
+            while len(self.settled()) < count:
                 await asyncio.sleep(0.01)
         return self.settled()
 
