@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.app.control.conftest import World
+from tests.app.control.world import World
 
 
 async def test_a_fresh_installation_is_set_up_through_the_api_alone(world: World) -> None:
