@@ -101,7 +101,7 @@ class Borrower:
             return hold
         self.asks += 1
         future: asyncio.Future[Hold | Denied] = asyncio.get_running_loop().create_future()
-        ask = self._exchange.ask(needs, now=self._clock.monotonic(), resolve=_resolver(future))
+        ask = self._exchange.ask(needs, now=self._clock.monotonic(), resolve=self._resolver(future))
         try:
             outcome = await future
         except asyncio.CancelledError:
@@ -124,6 +124,15 @@ class Borrower:
             await asyncio.gather(task, return_exceptions=True)
             await self._say_farewell()
         await self._wire.close()
+
+    def _resolver(self, future: asyncio.Future[Hold | Denied]) -> Callable[[Hold | Denied], None]:
+        def resolve(outcome: Hold | Denied) -> None:
+            if not future.done():
+                future.set_result(outcome)
+            elif isinstance(outcome, Hold):  # cancelled a moment ago, and nobody will take it
+                self._leases.withdraw(outcome)
+
+        return resolve
 
     def _give_up(self, future: asyncio.Future[Hold | Denied]) -> None:
         if future.done() and not future.cancelled():
@@ -177,25 +186,19 @@ class Borrower:
         self._exchange.fail(now=self._clock.monotonic())
 
     async def _say_farewell(self) -> None:
-        self._exchange.fail(now=self._clock.monotonic())
-        for _ in range(_FAREWELLS):
+        was_closed = self._leases.closed
+        self._failed()
+        for _ in range(0 if was_closed else _FAREWELLS):
             try:
                 await self._wire.connect()
-                self._received(await self._wire.send_twice(self._exchange.compose_farewell()))
+                answer = await self._wire.send_twice(self._exchange.compose_farewell())
             except Wire.ERRORS:
                 self._failed()
             else:
+                self._exchange.receive(answer, now=self._clock.monotonic())
                 return
 
     def _closed(self) -> None:
         log.error("quota_incarnation_closed")
         if self._on_closed is not None:
             self._on_closed()
-
-
-def _resolver(future: asyncio.Future[Hold | Denied]) -> Callable[[Hold | Denied], None]:
-    def resolve(outcome: Hold | Denied) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    return resolve

@@ -12,6 +12,13 @@ from app.core.ids import IncarnationId
 from billing.quota.model import Answer, Sync
 
 _TIMEOUT_S = 1.0
+_WORTH_A_SECOND = (
+    ConnectionError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.InterfaceError,
+)
 
 _SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
 _REGISTER = "INSERT INTO incarnation (id, host) VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -67,7 +74,7 @@ class Wire:
         """The answer to a message, sent anew if its connection broke: doubled, it changes nothing."""
         try:
             return await self._send(sync)
-        except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+        except _WORTH_A_SECOND:
             return await self._send(sync)
 
     async def _send(self, sync: Sync) -> Answer:

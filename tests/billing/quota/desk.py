@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -75,6 +77,27 @@ class Desk:
     async def outstanding(self, incarnation: IncarnationId) -> dict[AllowanceId, int]:
         async with self.engine.connect() as connection:
             return await authority.outstanding(connection, incarnation)
+
+    @asynccontextmanager
+    async def hearing(self) -> AsyncIterator[Callable[[], Awaitable[list[str]]]]:
+        """Yields a call that returns what was notified since it was last called."""
+        connection = await asyncpg.connect(self.url)
+        heard: list[str] = []
+        await connection.add_listener("steelyard_changes", lambda *told: heard.append(str(told[-1])))
+
+        async def take() -> list[str]:
+            mark = f"mark:{uuid4()}"
+            await self.pool.execute("SELECT pg_notify('steelyard_changes', $1)", mark)
+            while mark not in heard:
+                await connection.execute("SELECT 1")
+                await asyncio.sleep(0)
+            told, heard[:] = heard[: heard.index(mark)], []
+            return told
+
+        try:
+            yield take
+        finally:
+            await connection.close()
 
     async def uncovered(self) -> int:
         async with self.engine.connect() as connection:

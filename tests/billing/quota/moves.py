@@ -228,7 +228,7 @@ def spread(world: World, first: Process, second: Process, wanted: list[Need]) ->
 
 
 def doomsday(world: World, pick: Pick) -> None:
-    """I8: all dead, settled, closed, repaired; all messages replayed: nothing is out, nothing more is spent."""
+    """I8: all dead, settled, closed, repaired; all messages replayed: nothing is out."""
     for process in list(world.alive()):
         world.die(process, journal_ends=pick(len(process.journal) + 1))
     for process in world.processes:

@@ -1,4 +1,4 @@
-"""Directed stories of the protocol: each was a counterexample once, and each fails if its rule is left out."""
+"""Directed stories of the protocol: each was a counterexample once, and fails if its rule is left out."""
 
 from __future__ import annotations
 

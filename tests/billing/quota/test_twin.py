@@ -111,7 +111,8 @@ async def test_the_sql_answers_as_its_twin(desk: Desk, seed: int) -> None:
         # Recall must not end by time, or the two clocks would have to agree.
         await connection.execute(
             "CREATE FUNCTION keep_recalled() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF NEW.recall_until IS NOT NULL THEN NEW.recall_until := clock_timestamp() + interval '1 hour'; END IF; RETURN NEW; END $$;"
+            " IF NEW.recall_until IS NOT NULL THEN"
+            " NEW.recall_until := clock_timestamp() + interval '1 hour'; END IF; RETURN NEW; END $$;"
             "CREATE TRIGGER keep BEFORE UPDATE ON allowance FOR EACH ROW EXECUTE FUNCTION keep_recalled()"
         )
     both = Both(desk, seed)

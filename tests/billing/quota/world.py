@@ -1,7 +1,7 @@
-"""Processes, journals, a settler, an operator and a network that never forgets, around the real process' side.
+"""Processes, journals, a settler, an operator and a network that never forgets, around the real code.
 
-Each method `may_…` is one move of the world, chosen by `pick(n)` (a number below n). `check` holds the
-laws of the protocol against the ghost: the journals and the events, which no party sees as a whole.
+`moves` says what may happen. `check` holds the laws of the protocol against the ghost: the journals and
+the events, which no party sees as a whole.
 """
 
 from __future__ import annotations
