@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -70,6 +71,16 @@ def start(
         start_new_session=True,
         **myself().arguments(),
     )
+
+
+def our_environment() -> dict[str, str]:
+    """The environment for a Python process of ours: it finds our packages, and keeps what it compiles.
+
+    Without kept bytecode each of our processes compiles its libraries anew: three times the start.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join(filter(None, [str(SOURCE_ROOT), kept.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def python(*arguments: str) -> list[str]:

@@ -91,7 +91,8 @@ def summary(credentials: Credentials, *, took_s: float, data_dir: str, stays: bo
     stays: whether the stack goes on without this command.
     """
     json = "Content-Type: application/json"
-    body = f'{{"model": "{credentials.model}", "messages": [{{"role": "user", "content": "{QUESTION}"}}]}}'
+    message = f'{{"role": "user", "content": "{QUESTION}"}}'
+    body = f'{{"model": "{credentials.model}", "messages": [{message}], "temperature": 0}}'
     url, key = credentials.gateway_url, credentials.api_key
     stop = f"steelyard down --data-dir '{data_dir}'" if stays else "Ctrl-C"
     return f"""

@@ -13,7 +13,7 @@ from app.stack.data_dir import DataDir
 from app.stack.demo import Demo, Engine
 from app.stack.model_file import SMOLLM2, expanded_path, is_provided
 from app.stack.postgres import APP, OWNER, Postgres
-from app.stack.program import SOURCE_ROOT, Command, answers_health, python
+from app.stack.program import SOURCE_ROOT, Command, answers_health, our_environment, python
 from app.stack.schema_stamp import SchemaStamp
 from app.stack.steps import run_to_end
 from app.stack.supervisor import Report, Service, Step
@@ -57,10 +57,7 @@ class Stack:
 
     def environment(self) -> dict[str, str]:
         """What every process of ours is told; a setting of the caller's own that we don't need stays."""
-        path = os.pathsep.join(filter(None, [str(SOURCE_ROOT), os.environ.get("PYTHONPATH")]))
-        return os.environ | {
-            "PYTHONPATH": path,
-            "PYTHONUNBUFFERED": "1",
+        return our_environment() | {
             "STEELYARD_DATABASE_URL": self.postgres.url(role=APP),
             "STEELYARD_BROKER_URL": self.valkey.url,
             "STEELYARD_JOURNAL_DIR": str(self.data.journal),
@@ -76,8 +73,7 @@ class Stack:
         command += [f"--alias={SMOLLM2.name}", f"--port={self.addresses.engine}"]
         command += [f"--slots={ENGINE_SLOTS}", f"--context={ENGINE_CONTEXT}"]
         command += [f"--threads={max(1, min(2, (os.cpu_count() or 2) // 2))}"]
-        environment = os.environ | {"PYTHONPATH": str(SOURCE_ROOT)}
-        engine = Command(command, environment, probe=partial(answers_health, self.addresses.engine))
+        engine = Command(command, our_environment(), probe=partial(answers_health, self.addresses.engine))
         return [Step("model", self._provide_model), Service("engine", engine, after=["model"])]
 
     def _process(
@@ -143,8 +139,9 @@ class Stack:
         if is_provided(self.cache):
             return "in the cache"
         command = python("app.stack.model_file", str(self.cache))
-        environment = os.environ | {"PYTHONPATH": str(SOURCE_ROOT)}
-        await run_to_end(command, environment=environment, logs=self.data.logs, name="model", report=report)
+        await run_to_end(
+            command, environment=our_environment(), logs=self.data.logs, name="model", report=report
+        )
         return "fetched"
 
     async def _seed(self, report: Report) -> str:

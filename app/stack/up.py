@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from app.core.errors import DependencyError
 from app.stack.addresses import Addresses
 from app.stack.board import Row
 from app.stack.data_dir import Credentials, DataDir, cache_folder
-from app.stack.program import SOURCE_ROOT, log_path, open_log, python
+from app.stack.program import log_path, open_log, our_environment, python
 from app.stack.run import run
 from app.stack.screen import Screen, screen_for, summary
 from app.stack.services import Stack
@@ -94,7 +93,7 @@ def _start_detached(options: UpOptions) -> int:
         position = log.tell()
         process = subprocess.Popen(
             python("app.stack.up", _encode(replace(options, detach=False, as_json=False))),
-            env=_environment(),
+            env=our_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -153,11 +152,6 @@ def _up_object(data: DataDir, credentials: Credentials) -> dict[str, Any]:
 def _words(options: UpOptions) -> Any:
     """Where people read: never standard output when a program reads that."""
     return sys.stderr if options.as_json else sys.stdout
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(SOURCE_ROOT), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path}
 
 
 @contextmanager
