@@ -39,7 +39,7 @@ async def judge_orphans(course: Course, desk: Desk, *, dying: bool = False) -> N
             for orphan in done
         ]
         left = [orphan for orphan in orphans if orphan not in done]
-        number = await _park(connection, course, desk, orphans=left) if dying else 0
+        number = await _park(connection, course, desk=desk, orphans=left) if dying else 0
     desk.metrics.count(Posted(conflicts=sum(told), parked=number))
     for orphan in done:
         course.joiner.forget(orphan)
@@ -66,13 +66,13 @@ async def _lost(course: Course, desk: Desk) -> list[Entry]:
         return []
     async with desk.engine.connect() as connection:
         done = set(await conflicts.hashes(connection, wanted))
-        done |= await parking.among(connection, course.incarnation_id, wanted)
+        done |= await parking.among(connection, course.incarnation_id, request_ids=wanted)
     return [charge for charge in candidates if charge.admitted.request_id not in done]
 
 
-async def _park(connection: AsyncConnection, course: Course, desk: Desk, *, orphans: Sequence[Orphan]) -> int:
+async def _park(connection: AsyncConnection, course: Course, *, desk: Desk, orphans: Sequence[Orphan]) -> int:
     wanted = {orphan.settled.request_id for orphan in orphans}
-    known = await parking.among(connection, course.incarnation_id, wanted)
+    known = await parking.among(connection, course.incarnation_id, request_ids=wanted)
     flawed = [
         (orphan, "its admission is missing") for orphan in orphans if orphan.settled.request_id not in known
     ]

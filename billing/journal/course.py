@@ -120,7 +120,7 @@ class Course:
         async with desk.engine.begin() as connection:
             flawed = [(entry, reason) for entry in batch.entries]
             number = await park(connection, flawed, incarnation_id=batch.incarnation_id, now=desk.now())
-            await advance(connection, batch.incarnation_id, batch.position, now=desk.now())
+            await advance(connection, batch.incarnation_id, position=batch.position, now=desk.now())
         return Posted(parked=number)
 
     def _position(self, entries: Sequence[Entry], later: Sequence[Entry]) -> Position:

@@ -47,7 +47,7 @@ def unpack(data: bytes, *, offset: int) -> tuple[list[Frame], Tail]:
     frames: list[Frame] = []
     position = 0
     while position < len(data):
-        frame = _frame_at(data, position, offset)
+        frame = _frame_at(data, position, offset=offset)
         if not isinstance(frame, Frame):
             return frames, frame
         frames.append(frame)
@@ -69,7 +69,7 @@ def complete_prefix(frames: list[bytes], written: int) -> int:
     return sum(1 for end in _ends(frames) if end <= written)
 
 
-def _frame_at(data: bytes, position: int, offset: int) -> Frame | Tail:
+def _frame_at(data: bytes, position: int, *, offset: int) -> Frame | Tail:
     if len(data) - position < HEADER_BYTES:
         return Tail.TORN
     length, checksum = _HEADER.unpack_from(data, position)

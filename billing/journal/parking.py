@@ -38,7 +38,7 @@ async def holds(connection: AsyncConnection, incarnation_id: IncarnationId) -> d
 
 
 async def among(
-    connection: AsyncConnection, incarnation_id: IncarnationId, request_ids: Iterable[RequestId]
+    connection: AsyncConnection, incarnation_id: IncarnationId, *, request_ids: Iterable[RequestId]
 ) -> set[RequestId]:
     """Which of the requests have been parked, resolved or not."""
     parked = parked_record.c

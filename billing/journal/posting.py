@@ -104,7 +104,7 @@ async def post(connection: AsyncConnection, batch: Batch, *, facts: Facts, now: 
     posted = await post_charges(connection, sound, incarnation_id=batch.incarnation_id, facts=facts, now=now)
     refused = await _post_refusals(connection, batch)
     parked = await park(connection, flawed, incarnation_id=batch.incarnation_id, now=now)
-    await advance(connection, batch.incarnation_id, batch.position, now=now)
+    await advance(connection, batch.incarnation_id, position=batch.position, now=now)
     return replace(posted, refusals=refused, parked=parked)
 
 
@@ -172,7 +172,7 @@ async def park(
 
 
 async def advance(
-    connection: AsyncConnection, incarnation_id: IncarnationId, position: Position, *, now: datetime
+    connection: AsyncConnection, incarnation_id: IncarnationId, *, position: Position, now: datetime
 ) -> None:
     """Remember how far a journal is posted. Never goes back."""
     statement = insert(journal_position).values(

@@ -188,14 +188,14 @@ class JournalWriter:
             while done < len(data):
                 done += os.write(self._descriptor, data[done:])
         except OSError as error:
-            return self._cut(pieces, done, error)
+            return self._cut(pieces, done, error=error)
         self._size += done
         if not self.writable:
             self.writable, self.failure = True, None
             log.warning("journal_writable_again")
         return len(group)
 
-    def _cut(self, pieces: list[bytes], done: int, error: OSError) -> int:
+    def _cut(self, pieces: list[bytes], done: int, *, error: OSError) -> int:
         whole = frames.complete_prefix(pieces, done)
         self._size += sum(map(len, pieces[:whole]))
         if self.writable:

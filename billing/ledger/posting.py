@@ -38,7 +38,7 @@ async def post(connection: AsyncConnection, transactions: Sequence[Transaction])
         await connection.execute(insert(ledger_entry), entries)
     stands = {t.reference.ref_id: t.id for t in transactions}
     for known in (t for t in transactions if t.id not in fresh):
-        stands[known.reference.ref_id] = await _same(connection, known, accounts)
+        stands[known.reference.ref_id] = await _same(connection, known, accounts=accounts)
     return stands
 
 
@@ -92,7 +92,7 @@ async def _insert(connection: AsyncConnection, transactions: Sequence[Transactio
 
 
 async def _same(
-    connection: AsyncConnection, asked: Transaction, accounts: Mapping[_Account, int]
+    connection: AsyncConnection, asked: Transaction, *, accounts: Mapping[_Account, int]
 ) -> TransactionId:
     """The id of the transaction that already stands for a reference. Raises Conflict if it differs."""
     transaction, reference = ledger_transaction.c, asked.reference

@@ -97,7 +97,7 @@ async def grant(
     )
     stands = await posting.post(connection, [transaction])
     if stands[ref.ref_id] != transaction.id:
-        return await _granted(connection, wallet_id, reference)
+        return await _granted(connection, wallet_id, reference=reference)
     await authority.change_limit(connection, into.allowance_id, by=amount)
     values = {
         "id": ids.grant_id(),
@@ -123,7 +123,7 @@ async def list_grants(
     return [_as_grant(row._mapping) for row in await connection.execute(query.limit(limit))]
 
 
-async def set_credit_limit(connection: AsyncConnection, wallet_id: WalletId, credit_limit: int) -> None:
+async def set_credit_limit(connection: AsyncConnection, wallet_id: WalletId, *, credit_limit: int) -> None:
     """Let a wallet go `credit_limit` picos below zero. Running requests end as they are."""
     if credit_limit < 0:
         raise ValueError("a credit limit is zero or more")
@@ -169,7 +169,7 @@ async def _get(connection: AsyncConnection, wallet_id: WalletId, *, lock: bool =
     return found
 
 
-async def _granted(connection: AsyncConnection, wallet_id: WalletId, reference: str) -> Grant:
+async def _granted(connection: AsyncConnection, wallet_id: WalletId, *, reference: str) -> Grant:
     at = wallet_grant.c
     query = select(wallet_grant).where(at.wallet_id == wallet_id, at.reference == reference)
     return _as_grant((await connection.execute(query)).one()._mapping)

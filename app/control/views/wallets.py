@@ -90,7 +90,7 @@ async def change_wallet(
     limit = picos(body.credit_limit)
     if limit < 0:
         invalid("A credit limit is zero or more.", param="credit_limit")
-    await ledger.set_credit_limit(call.connection, before.id, limit)
+    await ledger.set_credit_limit(call.connection, before.id, credit_limit=limit)
     call.trail.note(
         "wallet.set_credit_limit",
         before.id,

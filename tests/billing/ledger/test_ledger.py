@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.core import ids
 from app.core.errors import Conflict, InvariantViolation
@@ -168,8 +169,12 @@ class TestTheDatabaseItself:
             "wallet_grant": "amount",
         }
         changes = ("UPDATE {0} SET {1} = {1}", "DELETE FROM {0}", "TRUNCATE {0} CASCADE")
-        for statement in [change.format(*each) for each in tables.items() for change in changes]:
-            for engine, words in ((shop.owner, "history stands"), (shop.engine, "permission denied")):
-                with pytest.raises(DBAPIError, match=words):
-                    async with engine.begin() as connection:
-                        await connection.execute(text(statement))
+        statements = [change.format(*each) for each in tables.items() for change in changes]
+        for statement in statements:
+            await self.forbidden(shop.owner, statement, words="history stands")
+            await self.forbidden(shop.engine, statement, words="permission denied")
+
+    async def forbidden(self, engine: AsyncEngine, statement: str, *, words: str) -> None:
+        with pytest.raises(DBAPIError, match=words):
+            async with engine.begin() as connection:
+                await connection.execute(text(statement))

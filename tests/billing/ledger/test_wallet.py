@@ -102,7 +102,7 @@ async def test_an_unknown_wallet_is_not_found(shop: Shop) -> None:
 async def test_credit_raises_what_is_available_and_not_what_is_posted(shop: Shop) -> None:
     for credit in (500, 20):
         async with shop.engine.begin() as connection:
-            await service.set_credit_limit(connection, shop.wallet.id, credit)
+            await service.set_credit_limit(connection, shop.wallet.id, credit_limit=credit)
         assert await shop.balance() == Balance(DEPOSIT, 0, DEPOSIT + credit, credit, "USD")
     await shop.assert_the_books_agree()
 
