@@ -33,26 +33,28 @@ def _rows(value: Sequence[Any]) -> bool:
     return bool(value) and all(isinstance(row, Mapping) for row in value)
 
 
-def _show_section(value: Any) -> None:
+def _show_section(value: Any, *, indent: int = 2) -> None:
     if not isinstance(value, Mapping):
-        _show_list(value)
+        _show_list(value, indent=indent)
         return
-    flat = {name: inner for name, inner in value.items() if not _is_section(inner)}
-    for name, inner in flat.items():
-        print(f"  {_words(name)}  {cell(inner)}")
+    flat = {_words(name): cell(inner) for name, inner in value.items() if not _is_section(inner)}
+    width = max(map(len, flat), default=0)
+    for name, text in flat.items():
+        print(f"{'':<{indent}}{name:<{width}}  {text}")
     for name, inner in value.items():
-        if name not in flat:
-            print(f"  {_words(name)}")
-            _show_section(inner)
+        if _is_section(inner):
+            print(f"{'':<{indent}}{_words(name)}")
+            _show_section(inner, indent=indent + 2)
 
 
-def _show_list(rows: Sequence[Mapping[str, Any]]) -> None:
+def _show_list(rows: Sequence[Mapping[str, Any]], *, indent: int) -> None:
     if all({"meter", "tokens", "price", "amount"} <= row.keys() for row in rows):
         for row in rows:
-            print(f"  {arithmetic(row)}")
+            print(f"{'':<{indent}}{arithmetic(row)}")
         return
     fields = list(dict.fromkeys(field for row in rows for field in row))
-    print_table([[cell(row.get(field)) for field in fields] for row in rows], {f: _words(f) for f in fields})
+    cells = [[cell(row.get(field)) for field in fields] for row in rows]
+    print_table(cells, {field: _words(field) for field in fields}, indent=indent)
 
 
 def _words(name: str) -> str:

@@ -63,13 +63,13 @@ def show_record(record: Mapping[str, Any], *, as_json: bool) -> None:
         print(f"{name:<{width}}  {cell(value)}")
 
 
-def print_table(rows: Sequence[Sequence[str]], columns: Columns) -> None:
+def print_table(rows: Sequence[Sequence[str]], columns: Columns, *, indent: int = 0) -> None:
     """Cells under headings: with lines and weight on a terminal, aligned by spaces in a pipe."""
     right = [field.rpartition(".")[2] in _RIGHT for field in columns]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _print_rich(rows, list(columns.values()), right=right)
+        _print_rich(rows, list(columns.values()), right=right, indent=indent)
     else:
-        _print_plain(rows, list(columns.values()), right=right)
+        _print_plain(rows, list(columns.values()), right=right, indent=indent)
 
 
 def find(row: Mapping[str, Any], path: str) -> Any:
@@ -86,6 +86,8 @@ def cell(value: Any) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):  # a measured time; money never is one
+        return f"{value:.1f}"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items()) or "–"
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -118,18 +120,23 @@ def idempotency_key(given: str | None) -> str:
     return key
 
 
-def _print_plain(rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool]) -> None:
+def _print_plain(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool], indent: int
+) -> None:
     table = [[heading.upper() for heading in headings], *rows]
     widths = [max(len(row[index]) for row in table) for index in range(len(headings))]
     for row in table:
         cells = (
             f"{text:>{w}}" if r else f"{text:<{w}}" for text, w, r in zip(row, widths, right, strict=True)
         )
-        print("  ".join(cells).rstrip())
+        print(" " * indent + "  ".join(cells).rstrip())
 
 
-def _print_rich(rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool]) -> None:
+def _print_rich(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], *, right: Sequence[bool], indent: int
+) -> None:
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -138,4 +145,4 @@ def _print_rich(rows: Sequence[Sequence[str]], headings: Sequence[str], *, right
         table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text) for text in row))
-    Console().print(table)
+    Console().print(Padding(table, (0, 0, 0, indent)))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,19 @@ def service_object(row: Row) -> dict[str, Any]:
     }
 
 
-def _stay(options: UpOptions) -> int:
-    """Run the stack in this process until it is told to stop; it is gone when this returns."""
+def _stay(options: UpOptions, *, announce: bool = True) -> int:
+    """Run the stack in this process until it is told to stop; it is gone when this returns.
+
+    announce: False where our output is a log: it must not hold the key and the password.
+    """
     clock = SystemClock()
     data = DataDir(options.data_dir)
     addresses = Addresses(options.port, options.gateways)
     stack = Stack(data, cache_folder(data), addresses, engine_url=options.engine_url)
     try:
         screen = screen_for(_words(options), clock)
-        run(stack, screen=screen, clock=clock, on_ready=lambda took_s: _announce(options, took_s=took_s))
+        tell = partial(_announce, options) if announce else _say_nothing
+        run(stack, screen=screen, clock=clock, on_ready=tell)
     finally:
         if options.ephemeral:
             shutil.rmtree(options.data_dir, ignore_errors=True)
@@ -90,7 +95,8 @@ def _start_detached(options: UpOptions) -> int:
         pass  # raises if a stack already runs
     begun_ms = clock.now_ms()
     with open_log(data.logs, "supervisor") as log:
-        position = log.tell()
+        written = log_path(data.logs, "supervisor").open("rb")  # outlives an ephemeral folder
+        written.seek(log.tell())
         process = subprocess.Popen(
             python("app.stack.up", _encode(replace(options, detach=False, as_json=False))),
             env=our_environment(),
@@ -99,17 +105,17 @@ def _start_detached(options: UpOptions) -> int:
             stderr=log,
             start_new_session=True,
         )
-    with _closing(screen_for(_words(options), clock)) as screen:
+    with written, _closing(screen_for(_words(options), clock)) as screen:
         try:
             _follow(process, data, screen)
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
             return _INTERRUPTED
+        words = written.read().decode(errors="replace")
     if process.poll() is not None:
-        words = log_path(data.logs, "supervisor").read_bytes()[position:].decode(errors="replace")
         raise DependencyError(words.rpartition("error: ")[2].strip() or "the stack ended at once")
-    _announce(options, took_s=(clock.now_ms() - begun_ms) / 1000)
+    _announce(options, (clock.now_ms() - begun_ms) / 1000)
     return 0
 
 
@@ -124,7 +130,11 @@ def _follow(process: subprocess.Popen[bytes], data: DataDir, screen: Screen) -> 
         time.sleep(_POLL_S)
 
 
-def _announce(options: UpOptions, *, took_s: float) -> None:
+def _say_nothing(took_s: float) -> None:
+    """The announcement of a process whose output is a log."""
+
+
+def _announce(options: UpOptions, took_s: float) -> None:
     data = DataDir(options.data_dir)
     credentials = data.read_credentials()
     if credentials is None:
@@ -172,7 +182,7 @@ def _decode(text: str) -> UpOptions:
 
 def main(arguments: list[str]) -> int:
     try:
-        return _stay(_decode(arguments[0]))
+        return _stay(_decode(arguments[0]), announce=False)
     except DependencyError as error:
         print(f"error: {error.public_message}", file=sys.stderr)
         return 1
