@@ -54,13 +54,22 @@ class Demo:
     engine: Engine
     environment: Mapping[str, str]
 
-    async def seed(self) -> str:
-        """Make what lacks and write the credentials down. Idempotent. Raises DependencyError."""
+    async def make_admin(self) -> str:
+        """Make the first operator and keep an access token of theirs. Idempotent. Raises DependencyError."""
         found = self.data.read_credentials()
         credentials = found or Credentials(ADMIN_EMAIL, admin_password=secrets.token_urlsafe(12))
         credentials.gateway_url = self.addresses.gateway_url
         credentials.control_url = self.addresses.control_url
         self.data.write_credentials(credentials)
+        if credentials.token:
+            return "as before"
+        await self._new_token(credentials)
+        return "made"
+
+    async def seed(self) -> str:
+        """Make what lacks and write the credentials down. Idempotent. Raises DependencyError."""
+        credentials = self._credentials()
+        known = bool(credentials.api_key)
         engine = self.engine if self.engine.model else await discover(self.engine)
         credentials.model = engine.model
         async with httpx.AsyncClient(base_url=f"{self.addresses.control_url}/api/v1", timeout=20) as http:
@@ -70,13 +79,11 @@ class Demo:
             await _model(control, engine)
             await _key(control, credentials)
         self.data.write_credentials(credentials)
-        return "as before" if found else "seeded"
+        return "as before" if known else "seeded"
 
     async def check(self) -> str:
         """Return once the gateway serves the demo's key and model. Raises DependencyError if it doesn't."""
-        credentials = self.data.read_credentials()
-        if credentials is None:
-            raise DependencyError(f"{self.data.credentials_file} is gone: start again")
+        credentials = self._credentials()
         headers = {"Authorization": f"Bearer {credentials.api_key}"}
         said = ""
         async with httpx.AsyncClient(base_url=self.addresses.gateway_url, headers=headers) as http:
@@ -87,11 +94,20 @@ class Demo:
                 await asyncio.sleep(_CHECK_EVERY_S)
         raise DependencyError(f"the gateway does not serve {credentials.model}; it says: {said[:300]}")
 
+    def _credentials(self) -> Credentials:
+        credentials = self.data.read_credentials()
+        if credentials is None:
+            raise DependencyError(f"{self.data.credentials_file} is gone: start again")
+        return credentials
+
     async def _sign_in(self, http: httpx.AsyncClient, credentials: Credentials) -> None:
         """Give `http` a token that the control API takes, made anew if the kept one no longer works."""
         http.headers["Authorization"] = f"Bearer {credentials.token}"
-        if credentials.token and (await http.get("/me")).status_code == httpx.codes.OK:
-            return
+        if (await http.get("/me")).status_code == httpx.codes.UNAUTHORIZED:
+            await self._new_token(credentials)
+            http.headers["Authorization"] = f"Bearer {credentials.token}"
+
+    async def _new_token(self, credentials: Credentials) -> None:
         own = {"STEELYARD_ADMIN_PASSWORD": credentials.admin_password}
         output = await run_to_end(
             python("app.bootstrap.admin", "--email", credentials.admin_email),
@@ -101,7 +117,6 @@ class Demo:
         )
         credentials.token = msgspec.json.decode(output, type=dict[str, str])["token"]
         self.data.write_credentials(credentials)
-        http.headers["Authorization"] = f"Bearer {credentials.token}"
 
 
 async def discover(engine: Engine) -> Engine:

@@ -84,15 +84,16 @@ class Run:
         return False
 
     async def _paint(self) -> None:
-        """Bring screen and state file up to date whenever something changed; the screen's times always."""
+        """Keep state file and screen up to date: when something changed, and times while they run."""
         version = -1
         while True:
             board = self._supervisor.board
-            if board.version != version:
-                version = board.version
+            changed, version = board.version != version, board.version
+            if changed:
                 self._write_state()
-            self._screen.show(board.rows)
-            await asyncio.sleep(_REFRESH_S if self._phase != "ready" else 1.0)
+            if changed or self._phase != "ready":
+                self._screen.show(board.rows)
+            await asyncio.sleep(_REFRESH_S)
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase

@@ -127,7 +127,8 @@ def _table(rows: Sequence[Row], now_ms: int) -> RenderableType:
 
 def _detail(row: Row) -> RenderableType:
     if not row.total:
-        return Text(row.detail, overflow="ellipsis", no_wrap=True)
+        restarted = f"restarted {row.restarts}×" if row.restarts and row.state is State.READY else ""
+        return Text(row.detail or restarted, overflow="ellipsis", no_wrap=True)
     line = Table.grid(padding=(0, 1))
     amount = f"{row.done / _MIB:.0f}/{row.total / _MIB:.0f} MiB"
     line.add_row(ProgressBar(total=row.total, completed=row.done, width=24), amount, row.detail)

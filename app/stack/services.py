@@ -48,7 +48,8 @@ class Stack:
             Service("valkey", self.valkey),
             *self._embedded_engine(),
             self._process("control", after=["migrate"], metrics_port=self.addresses.control_metrics),
-            Step("demo", self._seed, after=["control"]),
+            Step("admin", self._make_admin, after=["migrate"]),
+            Step("demo", self._seed, after=["control", "admin"]),
             self._process("settler", after=["migrate"], metrics_port=self.addresses.settler_metrics),
             *(self._gateway(index) for index in range(self.addresses.gateways)),
             self._worker(),
@@ -143,6 +144,10 @@ class Stack:
             command, environment=our_environment(), logs=self.data.logs, name="model", report=report
         )
         return "fetched"
+
+    async def _make_admin(self, report: Report) -> str:
+        report(0, 0, "making the first operator")
+        return await self.demo().make_admin()
 
     async def _seed(self, report: Report) -> str:
         report(0, 0, "seeding the demo tenant")
