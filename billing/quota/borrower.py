@@ -61,6 +61,11 @@ class Borrower:
         return self._exchange.cut_off
 
     @property
+    def busy(self) -> bool:
+        """True while a message is under way."""
+        return self._exchange.busy
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for an answer or a return."""
         return len(self._exchange.asks)
@@ -196,7 +201,8 @@ class Borrower:
                 self._failed()
             else:
                 self._exchange.receive(answer, now=self._clock.monotonic())
-                return
+                if not self._exchange.has_something_left:
+                    return
 
     def _closed(self) -> None:
         log.error("quota_incarnation_closed")

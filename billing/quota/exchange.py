@@ -124,6 +124,11 @@ class Exchange:
             self._give_back(lease, wants)
         return self._send(wants, ())
 
+    @property
+    def has_something_left(self) -> bool:
+        """True while a farewell has more to return: the answer to the last told of a grant that was lost."""
+        return bool(self._unacknowledged) or any(lease.returnable for lease in self.leases)
+
     def receive(self, answer: Answer, *, now: float) -> None:
         """Take an answer: what is above the known total is free; then each ask learns its verdict."""
         under_way = self._under_way
@@ -180,6 +185,7 @@ class Exchange:
         for ask in due:
             for lease in ask.leases:
                 self._give_back(lease, wants)
+                wants[lease] = lease.top_up()
         return due
 
     def _give_back(self, lease: Lease, wants: dict[Lease, int]) -> None:

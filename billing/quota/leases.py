@@ -56,6 +56,10 @@ class Lease:
         self.give_back(min(demand.surplus(self.free, self.demand), self.returnable))
         return 0 if self.recalled else demand.want(self.free, self.demand)
 
+    def top_up(self) -> int:
+        """What goes with an ask, so that the next requests need not ask: a renewal out of turn."""
+        return 0 if self.recalled else demand.want(self.free, max(self.demand, self.taken))
+
     @property
     def in_use(self) -> bool:
         return bool(self.free or self.held or self.demand or self.taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import asyncpg
 import msgspec
@@ -18,6 +19,7 @@ _WORTH_A_SECOND = (
     asyncpg.OperatorInterventionError,
     asyncpg.TransactionRollbackError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # so it says when the server's last word came between two messages
 )
 
 _SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
@@ -48,7 +50,13 @@ def arguments(incarnation_id: IncarnationId, sync: Sync) -> tuple[object, ...]:
 class Wire:
     """Carries messages. Every failure is one of `ERRORS`; after it the next call takes a fresh connection."""
 
-    ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+    ERRORS = (
+        OSError,
+        TimeoutError,
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+    )
 
     def __init__(self, pool: asyncpg.Pool, incarnation_id: IncarnationId) -> None:
         self._pool = pool
@@ -64,7 +72,7 @@ class Wire:
 
     async def connect(self) -> PoolConnectionProxy:
         """The connection, taken from the pool if there is none that lives."""
-        if self._connection is not None and self._connection.is_closed():
+        if self._connection is not None and not _lives(self._connection):
             await self.drop()
         if self._connection is None:
             self._connection = await self._pool.acquire(timeout=_TIMEOUT_S)
@@ -91,7 +99,8 @@ class Wire:
         """Give up the connection, whatever it is doing."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.terminate()
+            with suppress(asyncpg.InterfaceError):  # the pool has taken back what the server closed
+                connection.terminate()
             await self._pool.release(connection)
 
     async def close(self) -> None:
@@ -99,3 +108,10 @@ class Wire:
         connection, self._connection = self._connection, None
         if connection is not None:
             await self._pool.release(connection)
+
+
+def _lives(connection: PoolConnectionProxy) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # the server closed it, and the pool took it back
+        return False

@@ -305,9 +305,9 @@ def a_power_cut_between_settled_and_its_sync(rules: Rules) -> None:
 
 def a_close_keeps_no_more_than_is_out(rules: Rules) -> None:
     world, first, _ = pair(rules, 9)
-    hold(world, first, ("a", 2))
-    world.twin.close(first.id, {A: 7})
-    assert world.twin.available(A) == 7
+    hold(world, first, ("a", 8))
+    world.twin.close(first.id, {A: 12})
+    assert world.twin.available(A) == 1
 
 
 def a_grant_that_was_lost_with_a_commit_ends_the_incarnation(rules: Rules) -> None:

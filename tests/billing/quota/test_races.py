@@ -19,7 +19,10 @@ def asking(sequence: int, allowance: AllowanceId, amount: int) -> Sync:
 
 async def blocked(desk: Desk) -> None:
     """Until a session of this database waits for a lock."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    query = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
     async with asyncio.timeout(10):
         while not await desk.pool.fetchval(query):
             await asyncio.sleep(0.005)
