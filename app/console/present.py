@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from app.core.money import format_picos
 
 UNKNOWN = "–"
+_WORDS = {"ttft_ms": "first token ms"}
 
 
 def amount(picos: int | None, currency: str) -> str:
@@ -40,4 +41,4 @@ def duration(milliseconds: int | None) -> str:
 
 def words(name: str) -> str:
     """A stable code as words: `client_cancelled` → `client cancelled`."""
-    return name.replace("_", " ")
+    return _WORDS.get(name) or name.replace("_", " ")

@@ -31,7 +31,8 @@ def _as_ordinary_user() -> Sequence[str]:
         return ()
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     enter = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-    probe = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); import app.cli.main; assert os.geteuid()"
+    inner = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); import app.cli.main; assert os.geteuid()"
+    probe = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
     for wrapper in (drop, enter):
         if shutil.which(wrapper[0]) is None:
             continue
