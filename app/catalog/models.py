@@ -107,7 +107,7 @@ async def change_model(
         changes.get("max_output_tokens", before.max_output_tokens),
         default=changes.get("default_output_tokens", before.default_output_tokens),
     )
-    return await _changed(connection, before, dict(changes), action="model.change", trail=trail)
+    return await _changed(connection, before, values=dict(changes), action="model.change", trail=trail)
 
 
 async def publish_model(
@@ -122,11 +122,13 @@ async def publish_model(
     before = await get_model(connection, found.id, lock=True)
     if before.status == "published":
         return before
-    return await _changed(connection, before, {"status": "published"}, action="model.publish", trail=trail)
+    return await _changed(
+        connection, before, values={"status": "published"}, action="model.publish", trail=trail
+    )
 
 
 async def _changed(
-    connection: AsyncConnection, before: Model, values: dict[str, Any], *, action: str, trail: Trail
+    connection: AsyncConnection, before: Model, *, values: dict[str, Any], action: str, trail: Trail
 ) -> Model:
     changed = update(model).where(model.c.id == before.id).values(values).returning(model)
     after = Model(**(await connection.execute(changed)).one()._mapping)

@@ -91,7 +91,7 @@ async def _once(request: Request, call: Call, *, body: bytes, handle: Handler) -
     response = await handle(request)
     await audit.append(call.connection, call.trail, now=call.now)
     answer = json.loads(bytes(response.body)) if call.shown_once is None else {"shown_once": call.shown_once}
-    await idempotency.remember(call.connection, mark, Answer(response.status_code, answer))
+    await idempotency.remember(call.connection, mark, answer=Answer(response.status_code, answer))
     return response
 
 

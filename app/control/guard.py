@@ -60,7 +60,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = _headers(message, scope, request_id)
+                message["headers"] = _headers(message, scope, request_id=request_id)
             await send(message)
 
         try:
@@ -76,7 +76,7 @@ class Guard:
         self._metrics.seconds.labels(route).observe(seconds)
 
 
-def _headers(message: Message, scope: Scope, request_id: str) -> list[tuple[bytes, bytes]]:
+def _headers(message: Message, scope: Scope, *, request_id: str) -> list[tuple[bytes, bytes]]:
     given = list(message.get("headers", []))
     present = {name.lower() for name, _ in given}
     is_api = scope["path"].startswith(("/api/v1", "/v1"))

@@ -52,7 +52,7 @@ async def recall(connection: AsyncConnection, mark: Mark) -> Answer | None:
     return Answer(row.status, row.response)
 
 
-async def remember(connection: AsyncConnection, mark: Mark, answer: Answer) -> None:
+async def remember(connection: AsyncConnection, mark: Mark, *, answer: Answer) -> None:
     """Store the answer. Call in the transaction of the write, after `recall`."""
     values = {
         "actor": mark.actor,

@@ -115,7 +115,7 @@ async def rotate_key(
     }
     created, secret = await _insert(connection, values, trail=trail)
     end = min(now + overlap, old.expires_at) if old.expires_at else now + overlap
-    ended = await _change(connection, old.id, {"expires_at": end})
+    ended = await _change(connection, old.id, expires_at=end)
     facts = {"before": asdict(old), "after": asdict(ended) | {"rotated_to": created.id}}
     trail.note("api_key.rotate", old.id, tenant_id=old.tenant_id, **facts)
     return created, secret
@@ -128,7 +128,7 @@ async def revoke_key(
     old = await get_key(connection, key_id, within=within, lock=True)
     if old.revoked_at is not None:
         return old
-    revoked = await _change(connection, old.id, {"revoked_at": now})
+    revoked = await _change(connection, old.id, revoked_at=now)
     facts = {"before": asdict(old), "after": asdict(revoked)}
     trail.note("api_key.revoke", old.id, tenant_id=old.tenant_id, **facts)
     return revoked
@@ -147,7 +147,7 @@ async def _insert(connection: AsyncConnection, values: dict[str, Any], *, trail:
     return _key(row), credential.secret
 
 
-async def _change(connection: AsyncConnection, key_id: KeyId, values: dict[str, Any]) -> ApiKey:
+async def _change(connection: AsyncConnection, key_id: KeyId, **values: Any) -> ApiKey:
     changed = update(api_key).where(api_key.c.id == key_id).values(values).returning(*_PUBLIC)
     return _key((await connection.execute(changed)).one())
 

@@ -92,7 +92,7 @@ async def list_prices(connection: AsyncConnection, price_version_id: PriceVersio
 
 
 async def put_prices(
-    connection: AsyncConnection, price_version_id: PriceVersionId, prices: Sequence[Price]
+    connection: AsyncConnection, price_version_id: PriceVersionId, *, prices: Sequence[Price]
 ) -> list[Price]:
     """Make these the prices of a draft, all of them. Raises Conflict if it is published or one is doubled."""
     await _lock_draft(connection, price_version_id)
@@ -139,7 +139,7 @@ async def publish(
     _refuse_gaps([Gap(*missing, draft.id, book.id) for missing in _missing(needed, prices)])
     if not prices:
         raise Conflict("A version without prices can't be published.", id=price_version_id)
-    await _end_predecessor(connection, draft, start)
+    await _end_predecessor(connection, draft, start=start)
     values = {"status": "published", "effective_from": start, "published_at": now}
     changed = (
         update(price_version).where(price_version.c.id == draft.id).values(values).returning(price_version)
@@ -178,7 +178,7 @@ async def _versions_from(
     return [PriceVersion(**row._mapping) for row in await connection.execute(query)]
 
 
-async def _end_predecessor(connection: AsyncConnection, draft: PriceVersion, start: datetime) -> None:
+async def _end_predecessor(connection: AsyncConnection, draft: PriceVersion, *, start: datetime) -> None:
     published = (price_version.c.price_book_id == draft.price_book_id) & (
         price_version.c.status == "published"
     )

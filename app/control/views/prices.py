@@ -158,7 +158,7 @@ async def put_prices(
     if unknown:
         invalid(f"There is no model {unknown[0]!r}.", param="prices")
     prices = [Price(resolved[each.model], each.meter, parse_price(each.price)) for each in body.prices]
-    await pricing.put_prices(call.connection, version.id, prices)
+    await pricing.put_prices(call.connection, version.id, prices=prices)
     detail = await _detail(call, version)
     after = {"prices": [each.model_dump(mode="json") for each in detail.prices]}
     call.trail.note("price_version.put_prices", version.id, after=after)
