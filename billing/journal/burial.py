@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.journal import conflicts, parking
 from billing.journal.course import Course, Desk
-from billing.journal.join import Entry, Orphan
+from billing.journal.join import Entry
 from billing.journal.posting import Posted, park
 from billing.quota import authority
 
@@ -19,14 +16,15 @@ log = logging.getLogger(__name__)
 async def judge_orphans(course: Course, desk: Desk, *, dying: bool = False) -> None:
     """Take care of settlements without an admission.
 
-    If the request has an event they are repeats or conflicts; if not, the admission may still come,
-    until the journal ends: then they are parked.
+    If the request has an event they are repeats or conflicts, if it is parked they are known; if neither,
+    the admission may still come, until the journal ends: then they are parked.
     """
     orphans = course.joiner.orphans
     if not orphans:
         return
+    wanted = {orphan.settled.request_id for orphan in orphans}
     async with desk.engine.begin() as connection:
-        known = await conflicts.hashes(connection, {orphan.settled.request_id for orphan in orphans})
+        known = await conflicts.hashes(connection, wanted)
         done = [orphan for orphan in orphans if orphan.settled.request_id in known]
         told = [
             await conflicts.tell_unless_same(
@@ -38,9 +36,14 @@ async def judge_orphans(course: Course, desk: Desk, *, dying: bool = False) -> N
             )
             for orphan in done
         ]
-        left = [orphan for orphan in orphans if orphan not in done]
-        number = await _park(connection, course, desk=desk, orphans=left) if dying else 0
+        parked = await parking.among(connection, course.incarnation_id, request_ids=wanted)
+        done += [orphan for orphan in orphans if orphan.settled.request_id in parked - known.keys()]
+        flawed = [(orphan, "its admission is missing") for orphan in orphans if dying and orphan not in done]
+        number = await park(connection, flawed, incarnation_id=course.incarnation_id, now=desk.now())
     desk.metrics.count(Posted(conflicts=sum(told), parked=number))
+    if sum(told) or number:
+        facts = {"incarnation_id": course.incarnation_id, "conflicts": sum(told), "parked": number}
+        log.error("settler_set_aside", extra=facts)
     for orphan in done:
         course.joiner.forget(orphan)
 
@@ -68,12 +71,3 @@ async def _lost(course: Course, desk: Desk) -> list[Entry]:
         done = set(await conflicts.hashes(connection, wanted))
         done |= await parking.among(connection, course.incarnation_id, request_ids=wanted)
     return [charge for charge in candidates if charge.admitted.request_id not in done]
-
-
-async def _park(connection: AsyncConnection, course: Course, *, desk: Desk, orphans: Sequence[Orphan]) -> int:
-    wanted = {orphan.settled.request_id for orphan in orphans}
-    known = await parking.among(connection, course.incarnation_id, request_ids=wanted)
-    flawed = [
-        (orphan, "its admission is missing") for orphan in orphans if orphan.settled.request_id not in known
-    ]
-    return await park(connection, flawed, incarnation_id=course.incarnation_id, now=desk.now())

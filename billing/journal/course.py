@@ -67,9 +67,13 @@ class Course:
         return None
 
     async def catch_up(self) -> None:
-        """Read to the end of what there is and post it."""
+        """Read and post what there is.
+
+        Of a live journal no more than what was there at the beginning: a busy writer never ends, and
+        other journals wait. Of a dead one all.
+        """
         await self.post_all(self._pending)
-        while await self._read():
+        while await self._read() and (self.tail.more or self.tail.state is State.DEAD):
             await self.post_all(self._pending)
         await self.post_all(self._pending)
 

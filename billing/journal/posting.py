@@ -101,10 +101,10 @@ async def post(connection: AsyncConnection, batch: Batch, *, facts: Facts, now: 
     unsound = {id(charge) for charge, _ in flawed}
     sound = [charge for charge in charges if id(charge) not in unsound]
     flawed += [(entry, "it is no record") for entry in batch.entries if isinstance(entry, Unreadable)]
-    posted = await post_charges(connection, sound, incarnation_id=batch.incarnation_id, facts=facts, now=now)
     refused = await _post_refusals(connection, batch)
     parked = await park(connection, flawed, incarnation_id=batch.incarnation_id, now=now)
     await advance(connection, batch.incarnation_id, position=batch.position, now=now)
+    posted = await post_charges(connection, sound, incarnation_id=batch.incarnation_id, facts=facts, now=now)
     return replace(posted, refusals=refused, parked=parked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ from app.core.ids import IncarnationId, TransactionId
 from billing.journal.join import Charge, Entry, Orphan, Refusal, Unreadable
 from billing.journal.tables import usage_event
 from billing.metering.model import Meter, Usage
+from billing.rating.model import Rates
 
 EVENT_COLUMNS = tuple(column.name for column in usage_event.columns)
+_METERS = tuple(meter.value for meter in Meter)
 _json = msgspec.json.Encoder().encode
 
 
@@ -44,14 +47,14 @@ def event_row(
         "settled_at": from_ms(settled.at_ms),
         "outcome": settled.outcome.value,
         "usage_source": settled.usage_source.value,
-        **{meter.value: settled.usage.of(meter) for meter in Meter},
+        **_classes(settled.usage),
         "reasoning": settled.usage.reasoning,
-        **{f"billed_{meter.value}": settled.billed.of(meter) for meter in Meter},
+        **_billed(settled.billed),
         "unknown_bound": settled.unknown_bound and _json_text(_classes(settled.unknown_bound)),
         "cost": settled.cost_picos,
         "currency": admitted.currency,
         "price_version_id": admitted.price_version_id,
-        "rates": _json_text({meter.value: getattr(admitted.rates, meter.value) for meter in Meter}),
+        "rates": _rates_text(admitted.rates),
         "hold": hold,
         "unleased": overrun,
         "status": settled.status,
@@ -144,5 +147,14 @@ def _json_text(value: Any) -> str:
     return _json(without_nul(value)).decode() if "\\u0000" in text else text
 
 
+@lru_cache(maxsize=1024)
+def _rates_text(rates: Rates) -> str:
+    return _json_text({name: getattr(rates, name) for name in _METERS})
+
+
 def _classes(usage: Usage) -> dict[str, int]:
-    return {meter.value: usage.of(meter) for meter in Meter}
+    return {name: getattr(usage, name) for name in _METERS}
+
+
+def _billed(usage: Usage) -> dict[str, int]:
+    return {f"billed_{name}": getattr(usage, name) for name in _METERS}

@@ -26,7 +26,10 @@ class State(Enum):
 
 
 class JournalTail:
-    """An open journal, read from `offset` on. Its methods block: call them in a thread."""
+    """An open journal, read from `offset` on. Its methods block: call them in a thread.
+
+    more: the last read did not reach the end of the file.
+    """
 
     def __init__(self, path: Path, *, offset: int = 0) -> None:
         """Raises FileNotFoundError if it was archived meanwhile."""
@@ -35,6 +38,7 @@ class JournalTail:
         self.offset = offset
         self.state = State.LIVE
         self.stopped_because = ""
+        self.more = False
         self._suspect: bytes | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -47,6 +51,7 @@ class JournalTail:
         if self.state is State.STOPPED:
             return []
         data = os.pread(self._descriptor, _CHUNK_BYTES, self.offset)
+        self.more = len(data) == _CHUNK_BYTES
         frames, tail = unpack(data, offset=self.offset)
         if frames:
             os.fdatasync(self._descriptor)

@@ -100,7 +100,10 @@ def test_a_child_process_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Pat
     incarnation_id = ids.incarnation_id()
     descriptor = lock.create_locked(tmp_path, incarnation_id, head=b"head")
     assert not os.get_inheritable(descriptor)
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, close_fds=False) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["/bin/cat"], bufsize=0, close_fds=False, **pipes) as child:  # type: ignore[call-overload]
+        child.stdin.write(b"?\n")
+        assert child.stdout.readline() == b"?\n"  # it is another program by now
         os.close(descriptor)
         tail = JournalTail(lock.path_of(tmp_path, incarnation_id))
         assert child.poll() is None

@@ -177,6 +177,31 @@ async def _publish(shop: Shop, model_id: ids.ModelId) -> None:
             await connection.execute(text(step))
 
 
+async def test_a_restart_does_not_park_again_what_is_parked_or_read_it_for_ever(
+    shop: Shop, tmp_path: Path
+) -> None:
+    incarnation_id = await shop.incarnation()
+    flawed, running, done = cheaper(shop), shop.catalogue.admitted(), shop.catalogue.admitted()
+    moves: list[Record] = [flawed[0], running, flawed[1]]
+    writer = await journals.live(tmp_path, incarnation_id, *moves, clock=shop.clock)
+    for more in ([done], [settled(done)], [settled(running)]):
+        settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+        await journals.add(writer, *more)
+        await settler.look()
+        settler.close()
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    await settler.look()
+    last = shop.catalogue.admitted()
+    await journals.add(writer, last, settled(last))
+    await settler.look()
+    assert await shop.rows("SELECT posted_offset = resume_offset FROM journal_position") == [True]
+    await writer.close()
+    await settler.look()
+    assert await shop.rows("SELECT request_id FROM parked_record") == [flawed[0].request_id]
+    assert set(await shop.events(incarnation_id)) == {running.request_id, done.request_id, last.request_id}
+    assert await shop.outstanding(incarnation_id) == flawed[0].holds[0].amount
+
+
 async def test_a_second_settlement_that_says_otherwise_is_a_conflict_not_a_charge(
     shop: Shop, tmp_path: Path
 ) -> None:
