@@ -55,7 +55,7 @@ _DATABASE_RETRY_S = 0.5
 
 
 class GatewayProcess:
-    """One incarnation of a gateway.   serving: set once requests are taken."""
+    """One incarnation of a gateway.   serving: set once requests are taken.   metrics: what it counts."""
 
     def __init__(self, own: Settings) -> None:
         self._own = own
@@ -66,7 +66,7 @@ class GatewayProcess:
         clock = self._clock = SystemClock()
         self._incarnation_id = ids.incarnation_id()
         self._snapshot = Snapshot()
-        self._metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics()
         self._access_log = AccessLog(sys.stderr.buffer.write, clock=clock)
         self._client = EngineClient()
         self._registry = Registry(clock=clock)
@@ -95,7 +95,7 @@ class GatewayProcess:
         """Serve until `stop`; returns the exit code. Raises PortTaken, OSError if it can't begin."""
         own = self._own
         listener = listen(own.gateway_host, own.gateway_port)
-        probes = ProbeServer(health=self._health, metrics=self._metrics.render)
+        probes = ProbeServer(health=self._health, metrics=self.metrics.render)
         await probes.start(own.metrics_host, own.metrics_port)
         try:
             if await self._connect():
@@ -160,7 +160,7 @@ class GatewayProcess:
             leases=self._leases,
             clock=clock,
             counter=TokenCounter(self._client),
-            metrics=self._metrics,
+            metrics=self.metrics,
             access_log=self._access_log,
         )
         gateway = Gateway(
@@ -172,7 +172,7 @@ class GatewayProcess:
             settle=settle,
             running=running,
             journal=journal,
-            metrics=self._metrics,
+            metrics=self.metrics,
             access_log=self._access_log,
             clock=clock,
             body_limit_bytes=own.body_limit_bytes,
@@ -184,7 +184,7 @@ class GatewayProcess:
             stall_timeout_s=own.idle_timeout_s,
             grace_s=CONNECTION_GRACE_S,
         )
-        self._metrics.sources += sources_of(
+        self.metrics.sources += sources_of(
             journal=journal,
             leases=self._leases,
             borrower=borrower,
@@ -192,6 +192,7 @@ class GatewayProcess:
             dispatcher=self._dispatcher,
             snapshot=self._snapshot,
             access_log=self._access_log,
+            running=running,
         )
         self._access_log.start()
         running.start()

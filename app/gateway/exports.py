@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from app.catalog.snapshot import Snapshot
 from app.gateway.access_log import AccessLog
 from app.gateway.metrics import Family, Source, counter, gauge
+from app.gateway.progress import Running
 from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
 from billing.quota.leases import Leases
@@ -24,6 +25,7 @@ def sources_of(
     dispatcher: Dispatcher,
     snapshot: Snapshot,
     access_log: AccessLog,
+    running: Running,
 ) -> list[Source]:
     """A source of metric families for each room."""
     return [
@@ -31,7 +33,7 @@ def sources_of(
         lambda: _of_quota(leases, borrower),
         lambda: _of_backends(registry),
         lambda: _of_dispatcher(dispatcher),
-        lambda: _of_rest(snapshot, access_log),
+        lambda: _of_rest(snapshot, access_log, running),
     ]
 
 
@@ -97,7 +99,8 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Iterable[Family]:
     )
 
 
-def _of_rest(snapshot: Snapshot, access_log: AccessLog) -> Iterable[Family]:
+def _of_rest(snapshot: Snapshot, access_log: AccessLog, running: Running) -> Iterable[Family]:
+    yield gauge("steelyard_buffered_bytes", "Bytes that wait for slow clients.", running.buffered_bytes)
     yield Family(
         "steelyard_catalog_entries",
         "gauge",

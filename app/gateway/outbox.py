@@ -40,6 +40,11 @@ class Outbox:
         self._dropped = False
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait for the client's socket to take more."""
+        return self._size
+
     def start(self, status: int, headers: Headers) -> None:
         """Set the answer's head; it leaves with the first bytes."""
         self._head = {"type": "http.response.start", "status": status, "headers": headers}

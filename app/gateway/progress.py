@@ -25,6 +25,11 @@ class Running:
     def __len__(self) -> int:
         return len(self._relays)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait for slow clients, over all requests."""
+        return sum(relay.outbox.buffered_bytes for relay in self._relays)
+
     def add(self, relay: Relay) -> None:
         self._relays.add(relay)
 

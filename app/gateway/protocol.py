@@ -21,6 +21,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request in a row that bring nothing: of a head, a trailer, a chunk's extensions."""
 MAX_DRAINED_BYTES = 128 * 1024 * 1024
 """Most of a refused body that is read and thrown away, so that its sender gets to read the refusal."""
+LINGER_S = 5.0
+"""Longest time for which it is."""
 EXTENSION = "steelyard.connection"
 
 
@@ -44,6 +46,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.on_gone: Callable[[], None] | None = None
         self._idle_bytes = 0
         self._drained_bytes = 0
+        self._linger_since: float | None = None
+        self._closes_after = False
+        self._deaf = False
         self._head_since: float | None = None
         self._stalled_since: float | None = None
 
@@ -61,8 +66,19 @@ class GatewayProtocol(HttpToolsProtocol):
         """Close the connection if its request's head is overdue or its client has stopped reading."""
         if self._head_since is not None and now - self._head_since > self.head_timeout_s:
             self._refuse(408, "The request's head did not come in time.", "body_timeout")
+        elif self._linger_since is not None and now - self._linger_since > LINGER_S:
+            self.transport.close()
         elif self._stalled_since is not None and now - self._stalled_since > self.stall_timeout_s:
             self.transport.abort()
+
+    def linger(self) -> None:
+        """The present request is refused while its body is still coming: take that in before any close.
+
+        To close at once would reset the connection, and its sender might never read the refusal.
+        """
+        self._closes_after = not self.cycle.keep_alive
+        self.cycle.keep_alive = True
+        self._linger_since = self.loop.time()
 
     # uvicorn's and the parser's callbacks.
 
@@ -78,6 +94,9 @@ class GatewayProtocol(HttpToolsProtocol):
             on_gone()
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._drain(len(data))
+            return
         self._idle_bytes += len(data)
         super().data_received(data)
         if self._idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -96,15 +115,15 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._idle_bytes = 0
         if self.cycle.response_complete:
-            self._drained_bytes += len(body)
-            if self._drained_bytes > MAX_DRAINED_BYTES:
-                self.transport.close()
-            return
-        super().on_body(body)
+            self._drain(len(body))
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._idle_bytes = 0
         super().on_message_complete()
+        if self._linger_since is not None:
+            self._end_linger()
 
     def pause_writing(self) -> None:
         self._stalled_since = self.loop.time()
@@ -121,13 +140,33 @@ class GatewayProtocol(HttpToolsProtocol):
         pass  # served as the plain request that it also is
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer in OpenAI's shape if nothing is being answered, and close."""
+        """Answer in OpenAI's shape if nothing is being answered, and hear nothing more."""
         self._head_since = None
-        if self.cycle is None or self.cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()
+        elif not self._deaf:
+            self._deaf = True
             error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
             body = msgspec.json.encode({"error": error})
             self.transport.write(
                 b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
                 b"connection: close\r\n\r\n" % (status, HTTPStatus(status).phrase.encode(), len(body)) + body
             )
-        self.transport.close()
+            self._linger_since = self.loop.time()
+            self.transport.write_eof()
+
+    def _end_linger(self) -> None:
+        self._linger_since = None
+        if self._closes_after:
+            self.transport.close()
+        elif self.cycle.response_complete:  # idle again: its timer ended with the first bytes drained
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _drain(self, size: int) -> None:
+        """Throw bytes away, within a bound."""
+        self._drained_bytes += size
+        if self._drained_bytes > MAX_DRAINED_BYTES:
+            self.transport.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-from app.core.errors import EngineError, Rejected, StreamBroken, SteelyardError
+from app.core.errors import EngineError, Rejected, SteelyardError, StreamBroken
 from app.gateway.answer import MAX_ANSWER_BYTES, read_answer, rename_members
 from app.gateway.dialect import PLAIN, Dialect, dialect_of
 from app.gateway.errors import error_event, error_headers, error_json
@@ -255,7 +255,7 @@ class Relay:
             finish_reason=stream.finish_reason if stream is not None else finish_reason,
             ttft_ms=self._ttft_ms,
             bytes_relayed=self._bytes_relayed,
-            uncounted=self._uncounted(texts),
+            uncounted=None if outcome is Outcome.ENGINE_FAILED else self._uncounted(texts),
         )
 
     def _uncounted(self, texts: tuple[str, ...]) -> Uncounted | None:
@@ -273,7 +273,7 @@ class Relay:
         attempts = self._dispatch.attempts if self._dispatch is not None else ()
         self._settlement.settle(ending, attempts=attempts, on_durable=self._durable)
 
-    def _durable(self, is_durable: bool, /) -> None:
+    def _durable(self, is_durable: bool) -> None:  # noqa: FBT001 - the journal's callback
         """The settlement is on the disk, or can't be: only now the last bytes leave."""
         if self._gone:
             return

@@ -177,7 +177,10 @@ class Visit:
             (b"x-request-id", self.request_id.encode()),
             *error_headers(error),
         ]
-        if not self.connection.body_arrived and any(name == b"expect" for name, _ in self.headers):
-            headers.append((b"connection", b"close"))
+        if not self.connection.body_arrived:
+            if any(name == b"expect" for name, _ in self.headers):
+                headers.append((b"connection", b"close"))
+            else:
+                self.connection.linger()
         await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})

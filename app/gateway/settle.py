@@ -176,7 +176,7 @@ class Settlement:
             attempts=tuple(map(_plain, self._attempts)),
         )
 
-        def durable(is_durable: bool, /) -> None:
+        def durable(is_durable: bool) -> None:  # noqa: FBT001 - the journal's callback
             if is_durable:
                 release.durable()
             else:

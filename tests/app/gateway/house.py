@@ -1,4 +1,4 @@
-"""A whole data plane for tests: real PostgreSQL, real journal, simulated engine, the gateway's own process object."""
+"""A whole data plane for tests: real PostgreSQL, real journal, simulated engine, the real process object."""
 
 from __future__ import annotations
 
@@ -174,6 +174,11 @@ class House:
     port: int
     journal_dir: Path
 
+    def metric(self, line: str) -> float:
+        """The value of a metric, named as on the page: `name{label="value"}`."""
+        page = self.process.metrics.render().decode().splitlines()
+        return next(float(row.rpartition(" ")[2]) for row in page if row.rpartition(" ")[0] == line)
+
     def records(self) -> list[Record]:
         """Everything in the journal."""
         (path,) = self.journal_dir.glob("*.journal")
@@ -190,6 +195,29 @@ class House:
 
     def progress(self) -> list[Progress]:
         return [record for record in self.records() if isinstance(record, Progress)]
+
+    def settled_of(self, request_id: str) -> Settled:
+        """The one settlement of a request, already on the disk."""
+        (settled,) = [record for record in self.settled() if record.request_id == request_id]
+        return settled
+
+    def admitted_of(self, request_id: str) -> Admitted:
+        (admitted,) = [record for record in self.admitted() if record.request_id == request_id]
+        return admitted
+
+    async def until_refused(self, reason: str) -> Refused:
+        """Wait for the first refusal with this reason."""
+        async with asyncio.timeout(10):
+            while not (found := [one for one in self.refused() if one.reason == reason]):
+                await asyncio.sleep(0.01)
+        return found[0]
+
+    async def until_settled_of(self, request_id: str) -> Settled:
+        """Wait for the one settlement of a request."""
+        async with asyncio.timeout(10):
+            while not any(record.request_id == request_id for record in self.settled()):
+                await asyncio.sleep(0.01)
+        return self.settled_of(request_id)
 
     async def until_settled(self, count: int = 1) -> list[Settled]:
         """Wait for so many settlements on the disk."""

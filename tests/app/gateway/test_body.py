@@ -185,7 +185,10 @@ def test_no_types_do_more_than_be_refused(members: dict[str, Any], endpoint: End
     try:
         ask = parse(msgspec.json.encode(members), endpoint)
     except Rejected as refusal:
-        assert refusal.status == 400
+        ask, status = None, refusal.status
     else:
+        status = 400
+    assert status == 400
+    if ask is not None:
         assert 1 <= ask.choices <= 128
         assert ask.max_tokens is None or ask.max_tokens >= 1

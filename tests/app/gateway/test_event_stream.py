@@ -239,8 +239,10 @@ def test_delivered_events_are_kept_only_while_no_usage_is_known() -> None:
 
 
 def test_usage_said_twice_counts_once() -> None:
-    once = b'data: {"choices":[{"index":0,"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
-    twice = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+    count: dict[str, Any] = {"prompt_tokens": 7, "completion_tokens": 3}
+    last = {"choices": [{"index": 0, "finish_reason": "stop"}], "usage": count}
+    again = {"choices": [], "usage": {**count, "prompt_tokens_details": {"cached_tokens": 4}}}
+    once, twice = (b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in (last, again))
     stream = _stream(VLLM_DIALECT)
     _run(stream, [once, twice, b"data: [DONE]\n\n"])
     assert stream.report() == Report(prompt=7, completion=3, cached=4)
