@@ -1,8 +1,13 @@
-"""A journal on a disk that gets full and is given space again, by the limit on this process' files."""
+"""A journal on a disk that gets full and is given space again.
+
+`limit`: the disk is the limit on this process' files (EFBIG); `disk`: FOLDER lies on a small file system
+of its own, mostly taken by ballast (ENOSPC).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import sys
 from pathlib import Path
@@ -10,11 +15,11 @@ from pathlib import Path
 from app.core import ids
 from app.core.clock import SystemClock
 from billing.journal.frames import Tail, unpack
-from billing.journal.model import Settled, decode
+from billing.journal.model import Admitted, Settled, decode
 from billing.journal.writer import JournalWriter
 from tests.billing.journal.shop import Catalogue, settled
 
-LIMIT = 15_000
+LIMIT = 16_384
 CATALOGUE = Catalogue(ids.tenant_id(), ids.allowance_id())
 
 
@@ -33,20 +38,49 @@ def ended(path: Path) -> set[ids.RequestId]:
     return {record.request_id for record in records if isinstance(record, Settled)}
 
 
-async def main(folder: Path) -> None:
+class FileLimit:
+    """No file of this process grows beyond `LIMIT`, until there is space."""
+
+    def __init__(self, folder: Path) -> None:
+        _, self._hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, self._hard))
+
+    def free(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self._hard, self._hard))
+
+
+class SmallDisk:
+    """A file system on which `LIMIT` bytes are left, until there is space."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        state = os.statvfs(self._ballast.parent)
+        self._ballast.write_bytes(bytes(state.f_bavail * state.f_frsize - LIMIT))
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+
+DISKS = {"limit": FileLimit, "disk": SmallDisk}
+
+
+async def main(folder: Path, kind: str) -> None:
     writer = JournalWriter.create(
         folder, incarnation_id=ids.incarnation_id(), clock=SystemClock(), commit_ms=1
     )
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
+    disk = DISKS[kind](folder)
+    disk.fill()
     answers = dict(await asyncio.gather(*(settle_one(writer) for _ in range(40))))
     durable = {request for request, answer in answers.items() if answer}
     assert 0 < len(durable) < 40
     assert ended(writer.path) == durable
-    assert writer.path.stat().st_size <= LIMIT
     assert not writer.writable
     assert writer.failure is not None
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    disk.free()
     while not writer.writable:  # it finds out by itself
         await asyncio.sleep(0.01)
     assert writer.failure is None
@@ -54,7 +88,17 @@ async def main(folder: Path) -> None:
     assert answer
     await writer.close()
     assert ended(writer.path) == durable | {request}
+    assert_consistent(writer.path)
+
+
+def assert_consistent(path: Path) -> None:
+    """Each admission is there once, also those that met the full disk; each end after its admission."""
+    frames, _ = unpack(path.read_bytes(), offset=0)
+    records = [decode(frame.payload) for frame in frames]
+    admitted = [record.request_id for record in records if isinstance(record, Admitted)]
+    assert len(admitted) == len(set(admitted)) == 41
+    assert ended(path) <= set(admitted)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
