@@ -22,12 +22,13 @@ SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
 
 @dataclass
 class Desk:
-    """One database, as owner: each method is one transaction."""
+    """One database, as the role of the running processes: each method is one transaction."""
 
     pool: asyncpg.Pool
     engine: AsyncEngine
     tenant: TenantId
     url: str
+    owner_url: str
 
     async def allowance(self, limit: int, *, scope: str = "wallet") -> AllowanceId:
         async with self.engine.begin() as connection:
@@ -107,12 +108,12 @@ class Desk:
 @asynccontextmanager
 async def open_desk(database: Database, *, connections: Sequence[int] = (1, 12)) -> AsyncIterator[Desk]:
     low, high = connections
-    pool = await asyncpg.create_pool(database.owner_url, min_size=low, max_size=high)
-    engine = create_async_engine(database.owner_sqlalchemy_url)
+    pool = await asyncpg.create_pool(database.app_url, min_size=low, max_size=high)
+    engine = create_async_engine(database.app_sqlalchemy_url)
     tenant = tenant_id()
     try:
         await pool.execute("INSERT INTO tenant (id, name, currency) VALUES ($1, 'Acme', 'EUR')", tenant)
-        yield Desk(pool, engine, tenant, database.owner_url)
+        yield Desk(pool, engine, tenant, database.app_url, database.owner_url)
     finally:
         await engine.dispose()
         await pool.close()

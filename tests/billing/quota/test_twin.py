@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import asyncpg
 import pytest
 
 from app.core.ids import AllowanceId, IncarnationId
@@ -105,16 +106,23 @@ def comparable(answer: Answer) -> tuple[object, ...]:
     return answer.sequence, answer.closed, answer.asks, states
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_the_sql_answers_as_its_twin(desk: Desk, seed: int) -> None:
-    async with desk.pool.acquire() as connection:
-        # Recall must not end by time, or the two clocks would have to agree.
-        await connection.execute(
+async def keep_recalls(desk: Desk) -> None:
+    """Recall must not end by time, or the two clocks would have to agree."""
+    owner = await asyncpg.connect(desk.owner_url)
+    try:
+        await owner.execute(
             "CREATE FUNCTION keep_recalled() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
             " IF NEW.recall_until IS NOT NULL THEN"
             " NEW.recall_until := clock_timestamp() + interval '1 hour'; END IF; RETURN NEW; END $$;"
             "CREATE TRIGGER keep BEFORE UPDATE ON allowance FOR EACH ROW EXECUTE FUNCTION keep_recalled()"
         )
+    finally:
+        await owner.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_sql_answers_as_its_twin(desk: Desk, seed: int) -> None:
+    await keep_recalls(desk)
     both = Both(desk, seed)
     await both.begin()
     for _ in range(60):
