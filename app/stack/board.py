@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,18 @@ class Row(msgspec.Struct):
     def took_s(self, now_ms: int) -> float:
         """Seconds from its start until it was ready, or until now."""
         return ((self.ready_ms or now_ms) - self.started_ms) / 1000 if self.started_ms else 0.0
+
+
+class Progress(NamedTuple):
+    """How far a step is, in bytes, and what it is doing.   total 0: there is nothing to count."""
+
+    done: int
+    total: int
+    what: str
+
+
+Report = Callable[[Progress], None]
+"""Called by a step whenever it got further."""
 
 
 class Board:

@@ -161,7 +161,7 @@ async def _model(control: ControlClient, engine: Engine) -> None:
         await _price(control, engine.model)
         await control.post(f"/models/{model['id']}/publish")
     deployment = await control.ensure("/deployments", {"model_id": model["id"]}, match="model_id")
-    await _backend(control, str(deployment["id"]), engine)
+    await _backend(control, engine, deployment_id=str(deployment["id"]))
 
 
 async def _price(control: ControlClient, model: str) -> None:
@@ -185,7 +185,7 @@ async def _published(control: ControlClient, versions: str) -> list[Record]:
     return list((await control.get(f"/price-versions/{newest['id']}"))["prices"])
 
 
-async def _backend(control: ControlClient, deployment_id: str, engine: Engine) -> None:
+async def _backend(control: ControlClient, engine: Engine, *, deployment_id: str) -> None:
     """The engine as the demo's backend, at the address that it has today."""
     wanted: dict[str, Any] = {
         "deployment_id": deployment_id,

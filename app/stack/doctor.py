@@ -19,7 +19,7 @@ from app.core.errors import DependencyError
 from app.stack.addresses import Addresses, taken
 from app.stack.board import State
 from app.stack.data_dir import DataDir, StackState, cache_folder, is_writable
-from app.stack.model_file import checksum_matches, is_provided, models_folder
+from app.stack.demo_model import checksum_matches, is_provided, models_folder
 from app.stack.postgres_home import installation
 from app.stack.process_table import is_alive
 from app.stack.program import SOURCE_ROOT

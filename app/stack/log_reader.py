@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,11 @@ def follow_logs(folder: Path, names: Sequence[str], *, labelled: bool) -> None:
     tails = {name: LogTail.at_end(log_path(folder, name)) for name in names}
     with suppress(KeyboardInterrupt):
         while True:
-            for name, tail in tails.items():
-                for line in tail.new_lines():
-                    print(f"{name} | {line}" if labelled else line, flush=True)
+            _print_new(tails, labelled=labelled)
             time.sleep(_POLL_S)
+
+
+def _print_new(tails: Mapping[str, LogTail], *, labelled: bool) -> None:
+    for name, tail in tails.items():
+        for line in tail.new_lines():
+            print(f"{name} | {line}" if labelled else line, flush=True)

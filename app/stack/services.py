@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from app.stack.addresses import HOST, Addresses
+from app.stack.board import Progress, Report
 from app.stack.data_dir import DataDir
 from app.stack.demo import Demo, Engine
-from app.stack.model_file import SMOLLM2, expanded_path, is_provided
+from app.stack.demo_model import SMOLLM2, expanded_path, is_provided
 from app.stack.postgres import APP, OWNER, Postgres
 from app.stack.program import SOURCE_ROOT, Command, answers_health, our_environment, python
 from app.stack.schema_stamp import SchemaStamp
 from app.stack.steps import run_to_end
-from app.stack.supervisor import Report, Service, Step
+from app.stack.supervisor import Service, Step
 from app.stack.valkey import Valkey
 
 ENGINE_SLOTS = 4
@@ -124,7 +125,7 @@ class Stack:
         stamp = SchemaStamp(self.data.root / "schema", SOURCE_ROOT / "migrations" / "versions")
         if stamp.is_current():
             return "up to date"
-        report(0, 0, "migrating the schema")
+        report(Progress(0, 0, "migrating the schema"))
         own = {"STEELYARD_MIGRATION_DATABASE_URL": self.postgres.url(role=OWNER)}
         environment = self.environment() | own
         await run_to_end(
@@ -146,15 +147,15 @@ class Stack:
         return "fetched"
 
     async def _make_admin(self, report: Report) -> str:
-        report(0, 0, "making the first operator")
+        report(Progress(0, 0, "making the first operator"))
         return await self.demo().make_admin()
 
     async def _seed(self, report: Report) -> str:
-        report(0, 0, "seeding the demo tenant")
+        report(Progress(0, 0, "seeding the demo tenant"))
         return await self.demo().seed()
 
     async def _check(self, report: Report) -> str:
-        report(0, 0, "asking the gateway")
+        report(Progress(0, 0, "asking the gateway"))
         return await self.demo().check()
 
     def demo(self) -> Demo:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.core.errors import DependencyError
+from app.stack.board import Progress, Report
 from app.stack.program import last_lines, log_path, open_log, start
-from app.stack.supervisor import Report, ended_how, kill_group
+from app.stack.supervisor import ended_how, kill_group
 
 _POLL_S = 0.05
 
@@ -65,11 +66,11 @@ def _available(descriptor: int) -> str:
     return b"".join(chunks).decode(errors="replace")
 
 
-def _report_last_line(output: str, report: Callable[[int, int, str], None] | None) -> None:
+def _report_last_line(output: str, report: Report | None) -> None:
     if report is None:
         return
     last_whole_line = output.rpartition("\n")[0].rpartition("\n")[2]
     done, _, rest = last_whole_line.partition(" ")
     total, _, detail = rest.partition(" ")
     if done.isdigit() and total.isdigit():
-        report(int(done), int(total), detail)
+        report(Progress(int(done), int(total), detail))

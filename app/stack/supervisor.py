@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.core.clock import Clock
 from app.core.errors import DependencyError
-from app.stack.board import Board, State
+from app.stack.board import Board, Progress, Report, State
 from app.stack.plan import Backoff, Plan
 from app.stack.process_table import birth_of
 from app.stack.program import Program, last_lines, log_path, open_log
@@ -21,8 +21,6 @@ from app.stack.program import Program, last_lines, log_path, open_log
 _POLL_S = 0.05
 _FIRST_TRIES = 3
 """A service that falls so often before it was ever ready fails the whole start."""
-
-Report = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,9 @@ class Supervisor:
             raise
 
     async def _do(self, step: Step) -> None:
-        def report(done: int, total: int, detail: str) -> None:
-            self.board.change(step.name, done=done, total=total, detail=detail)
+        def report(progress: Progress) -> None:
+            done, total, what = progress
+            self.board.change(step.name, done=done, total=total, detail=what)
 
         detail = await step.act(report)
         self.board.change(step.name, state=State.DONE, ready_ms=self._clock.now_ms(), detail=detail, total=0)
@@ -143,7 +142,7 @@ class Supervisor:
                 self._mark_ready(service.name)
                 await _ended(process)
             falls = self._backoff.falls(falls, ran_s=self._clock.monotonic() - started)
-            self._mark_fallen(service, process, falls)
+            self._mark_fallen(service, process, falls=falls)
             await asyncio.sleep(self._backoff.delay_s(falls))
 
     async def _spawn(self, service: Service) -> subprocess.Popen[bytes]:
@@ -168,7 +167,7 @@ class Supervisor:
         self.board.change(name, state=State.READY, detail="", **fields)
         self._signs[name].ready.set()
 
-    def _mark_fallen(self, service: Service, process: subprocess.Popen[bytes], falls: int) -> None:
+    def _mark_fallen(self, service: Service, process: subprocess.Popen[bytes], *, falls: int) -> None:
         """Take note of a fall. Raises DependencyError if it was never up and fell too often."""
         how = ended_how(process)
         kill_group(process)

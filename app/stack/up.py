@@ -107,7 +107,7 @@ def _start_detached(options: UpOptions) -> int:
         )
     with written, _closing(screen_for(_words(options), clock)) as screen:
         try:
-            _follow(process, data, screen)
+            _follow(process, data, screen=screen)
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
@@ -119,7 +119,7 @@ def _start_detached(options: UpOptions) -> int:
     return 0
 
 
-def _follow(process: subprocess.Popen[bytes], data: DataDir, screen: Screen) -> None:
+def _follow(process: subprocess.Popen[bytes], data: DataDir, *, screen: Screen) -> None:
     """Show what the process writes down of its start; returns when it is ready or has ended."""
     while process.poll() is None:
         state = data.read_state()

@@ -15,6 +15,7 @@ import pytest
 
 from app.core.errors import DependencyError
 from app.stack.addresses import Addresses
+from app.stack.board import Progress
 from app.stack.control_client import ControlClient
 from app.stack.data_dir import Credentials, DataDir
 from app.stack.demo import PRICES, Demo, Engine, discover
@@ -130,15 +131,15 @@ def test_a_price_is_given_for_every_meter() -> None:
 
 
 async def test_a_step_tells_its_progress_and_returns_what_it_printed(tmp_path: Path) -> None:
-    seen: list[tuple[int, int, str]] = []
+    seen: list[Progress] = []
     go = tmp_path / "go"
     os.mkfifo(go)
     waiting = f"print('5 10 half way', flush=True); open('{go}').read()"
 
-    def report(done: int, total: int, what: str) -> None:
+    def report(progress: Progress) -> None:
         if not seen:
             go.write_text("go")
-        seen.append((done, total, what))
+        seen.append(progress)
 
     command = [python()[0], "-c", waiting]
     output = await run_to_end(

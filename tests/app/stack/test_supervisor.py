@@ -14,11 +14,11 @@ import pytest
 
 from app.core.clock import SystemClock
 from app.core.errors import DependencyError
-from app.stack.board import State
+from app.stack.board import Progress, Report, State
 from app.stack.plan import Backoff
 from app.stack.process_table import birth_of, end_leftovers, is_alive
 from app.stack.program import Command, start
-from app.stack.supervisor import Report, Service, Step, Supervisor
+from app.stack.supervisor import Service, Step, Supervisor
 
 STAYS = """
 import pathlib, signal, sys, time
@@ -118,7 +118,7 @@ async def test_a_step_reports_its_progress(tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
 
     async def fetch(report: Report) -> str:
-        report(5, 10, "downloading")
+        report(Progress(5, 10, "downloading"))
         row = supervisor.board["step"]
         seen.append((row.done, row.total, row.detail))
         return "fetched"
