@@ -1,0 +1,158 @@
+"""One wallet, two gateways: what is spent and held never exceeds it, and all that it covers is admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+import pytest
+
+from app.core.money import format_picos, parse_picos
+from tests.faults.audit import assert_books_are_true, connected
+from tests.faults.client import Kind, Load, Received
+from tests.faults.stack import GATEWAYS, Stack, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+COVERED = 7
+LONG = 6000
+"""Tokens of an answer that outlasts the test."""
+SHORT = 20
+
+
+@dataclass
+class Buyer:
+    """A tenant with a key and a wallet of its own, empty at first."""
+
+    stack: Stack
+    tenant_id: str
+    wallet_id: str
+    key: str
+
+    def load(self) -> Load:
+        """Whatever is asked for one request at a time."""
+        return Load(self.stack.addresses.gateway_url, key=self.key)
+
+    def crowd(self) -> Load:
+        """Far more callers than the wallet covers, who ask for long streams."""
+        url = self.stack.addresses.gateway_url
+        return Load(url, key=self.key, callers=3 * COVERED, sizes=(LONG,), kinds=(Kind.STREAM,))
+
+    async def needs(self, max_tokens: int, kind: Kind) -> int:
+        """The picos held for such a request, as the refusal of one says."""
+
+        async def look() -> Received | None:
+            [one] = await self.load().burst(1, max_tokens=max_tokens, kind=kind)
+            return one if one.status == 402 else None
+
+        refused = await until(look)
+        assert refused.error is not None
+        return parse_picos(refused.error["needed"])
+
+    async def gets(self, picos: int) -> None:
+        """Fill the wallet."""
+        gift = {"amount": format_picos(picos), "kind": "purchased", "reason": "test", "reference": "test"}
+        async with self.stack.control() as control:
+            answer = await control.post(
+                f"/wallets/{self.wallet_id}/grants", json=gift, headers={"idempotency-key": self.wallet_id}
+            )
+        assert answer.status_code == 201, answer.text
+
+    async def available(self) -> int:
+        """What is neither spent nor lent, in one snapshot."""
+        async with connected(self.stack) as database:
+            query = "SELECT quota_available(allowance_id) FROM wallet WHERE id = $1"
+            return int(await database.fetchval(query, self.wallet_id))
+
+    async def posted(self) -> int:
+        """What is left when all that was used is spent."""
+        async with connected(self.stack) as database:
+            query = """SELECT a.limit_amount - a.spent
+                FROM wallet w JOIN allowance a ON a.id = w.allowance_id WHERE w.id = $1"""
+            return int(await database.fetchval(query, self.wallet_id))
+
+
+@pytest.fixture
+async def buyer(stack: Stack) -> Buyer:
+    async with stack.control() as control:
+
+        async def made(path: str, **body: str) -> dict[str, str]:
+            answer = await control.post(path, json=body)
+            assert answer.status_code == 201, answer.text
+            return dict(answer.json())
+
+        name = f"buyer {uuid.uuid4().hex}"
+        tenant = await made("/tenants", name=name, currency="USD", timezone="UTC")
+        project = await made(f"/tenants/{tenant['id']}/projects", name="test")
+        key = await made(f"/projects/{project['id']}/keys", name="test")
+        wallet = (await control.get(f"/tenants/{tenant['id']}/wallet")).json()
+    return Buyer(stack, tenant["id"], wallet["id"], key["key"])
+
+
+async def _in_flight(stack: Stack) -> int:
+    """Admitted requests that run now, of both gateways."""
+    pages = [await stack.metrics(name) for name in GATEWAYS]
+    return int(sum(page.get("steelyard_requests_in_flight", 0) for page in pages))
+
+
+async def _fills(buyer: Buyer) -> None:
+    """Wait until as many run as are covered; never may there be more, nor more lent than there is."""
+
+    async def look() -> bool:
+        running, available = await _in_flight(buyer.stack), await buyer.available()
+        assert running <= COVERED
+        assert available >= 0
+        return running == COVERED
+
+    await until(look)
+
+
+async def test_a_wallet_for_some_requests_admits_exactly_those_and_again_after_a_death(buyer: Buyer) -> None:
+    stack = buyer.stack
+    needed = await buyer.needs(LONG, Kind.STREAM)
+    await buyer.gets(COVERED * needed)
+    load = buyer.crowd()
+    async with load.running(to_the_end=False):
+        await _fills(buyer)
+        was = stack.kill("gateway-1")
+        await stack.back("gateway-1", was=was)
+        await _fills(buyer)
+    assert {one.status for one in load.received if one.status != 200} <= {402, None}
+    assert all(_lacked(one) for one in load.received if one.status == 402)
+    await assert_books_are_true(stack, load.received)
+
+
+async def test_a_wallet_is_used_up_to_the_last_request_that_it_covers(buyer: Buyer) -> None:
+    stack = buyer.stack
+    needed = await buyer.needs(SHORT, Kind.WHOLE)
+    await buyer.gets(COVERED * needed)
+    asked_before = await _asks(stack)
+    load = buyer.load()
+    await asyncio.gather(*(_drain(load) for _ in range(4)))
+    assert all(_lacked(one) for one in load.received if one.status == 402)
+    books = await assert_books_are_true(stack, load.received)
+    assert 0 <= await buyer.posted() < needed
+    mine = [event for event in books.events.values() if event["tenant_id"] == buyer.tenant_id]
+    assert len({event["incarnation_id"] for event in mine}) == len(GATEWAYS), "both gateways sold of it"
+    assert await _asks(stack) > asked_before, "what one had free, the other asked for"
+
+
+async def _drain(load: Load) -> None:
+    """Buy until the wallet is told to be empty for good."""
+    while True:
+        [one] = await load.burst(1, max_tokens=SHORT)
+        if one.status == 402 and one.error is not None and "retry_after_s" not in one.error:
+            return
+
+
+async def _asks(stack: Stack) -> int:
+    pages = [await stack.metrics(name) for name in GATEWAYS]
+    return int(sum(page["steelyard_quota_asks_total"] for page in pages))
+
+
+def _lacked(refused: Received) -> bool:
+    """The refusal's own numbers say that it was right."""
+    assert refused.error is not None
+    lacks = parse_picos(refused.error["available"]) < parse_picos(refused.error["needed"])
+    return lacks and refused.error["code"] == "balance_too_low"
