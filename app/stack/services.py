@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +57,12 @@ class Stack:
             self._worker(),
             Step("check", self._check, after=["demo", *self._gateway_names()]),
         ]
+
+    def remove(self) -> None:
+        """Remove every trace of a stopped stack, wherever its servers had to live."""
+        home = self.postgres.home
+        for path in (home.data.parent, home.socket_folder, self.valkey.socket.parent, self.data.root):
+            shutil.rmtree(path, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
         """What every process of ours is told; a setting of the caller's own that we don't need stays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -82,7 +81,7 @@ def _stay(options: UpOptions, *, announce: bool = True) -> int:
         run(stack, screen=screen, clock=clock, on_ready=tell)
     finally:
         if options.ephemeral:
-            shutil.rmtree(options.data_dir, ignore_errors=True)
+            stack.remove()
     return 0
 
 
