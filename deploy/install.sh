@@ -25,13 +25,15 @@ if ! [ -x .venv/bin/python ]; then
 fi
 
 echo "Installing $lock ..."
-if has_uv; then
-    uv pip sync --require-hashes --python .venv/bin/python "$lock"
-    .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip --upgrade >/dev/null
-else
+with_uv() {
+    has_uv && uv pip install --no-deps --require-hashes --python .venv/bin/python --requirement "$lock"
+}
+with_pip() {
     .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --no-compile \
         --require-hashes --requirement "$lock"
-fi
+}
+# uv does not read pip's configuration: where packages come from a mirror that only pip knows, pip gets them.
+with_uv || with_pip
 
 # Compile once, on all cores, what every process imports; the rest is compiled when it is first used.
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
