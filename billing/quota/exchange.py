@@ -136,7 +136,9 @@ class Exchange:
             return
         self._under_way = None
         self.cut_off = False
-        if answer.closed or not all(self._learn(state, answer.sequence, now) for state in answer.leases):
+        if answer.closed or not all(
+            self._learn(state, sequence=answer.sequence, now=now) for state in answer.leases
+        ):
             self._close()
             return
         if answer.asks is None:
@@ -198,7 +200,7 @@ class Exchange:
         if lease.returned > lease.acknowledged:
             self._unacknowledged.add(lease)
 
-    def _learn(self, state: LeaseState, sequence: int, now: float) -> bool:
+    def _learn(self, state: LeaseState, *, sequence: int, now: float) -> bool:
         """Take over what the authority says; False if it has lost a grant that it had told of."""
         lease = self.leases.lease(state.allowance_id)
         if state.granted < lease.granted:

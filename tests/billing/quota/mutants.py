@@ -129,11 +129,11 @@ class AnswersAnOldMessageWithNothing(Twin):
 
 
 class AddsTheWholeGrantOfEachAnswer(Exchange):
-    def _learn(self, state: LeaseState, sequence: int, now: float) -> bool:
+    def _learn(self, state: LeaseState, *, sequence: int, now: float) -> bool:
         lease = self.leases.lease(state.allowance_id)
         lease.free += min(state.granted, lease.granted)
         lease.granted += min(state.granted, lease.granted)
-        return super()._learn(state, sequence, now) or True
+        return super()._learn(state, sequence=sequence, now=now) or True
 
 
 # Move 5: return

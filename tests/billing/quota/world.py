@@ -39,6 +39,12 @@ class Entry:
     needs: tuple[Need, ...]
     used: dict[AllowanceId, int] | None = None
 
+    def change(self, need: Need, *, posted: bool) -> int:
+        """By how much the record raises what the lease must still cover."""
+        if self.used is None:
+            return need.amount
+        return (0 if posted else min(need.amount, self.used[need.allowance_id])) - need.amount
+
 
 @dataclass(eq=False)
 class Process:
@@ -69,12 +75,7 @@ class Process:
                 due[need.allowance_id] += need.amount
         for position, entry in enumerate(self.journal[:cut]):
             for need in entry.needs:
-                if entry.used is None:
-                    due[need.allowance_id] += need.amount
-                else:
-                    due[need.allowance_id] -= need.amount
-                    if position >= self.posted:
-                        due[need.allowance_id] += min(need.amount, entry.used[need.allowance_id])
+                due[need.allowance_id] += entry.change(need, posted=position < self.posted)
         return due
 
 
