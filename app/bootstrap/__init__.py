@@ -1,0 +1,1 @@
+"""One module per process: the only place where ports meet adapters."""
