@@ -20,8 +20,8 @@ async def serve(answer: Answering) -> AsyncIterator[str]:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split(b" ", 2)[1].decode()
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-        found = answer(path, msgspec.json.decode(await reader.readexactly(length)))
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+        found = answer(path, msgspec.json.decode(await reader.readexactly(length) or b"{}"))
         body = msgspec.json.encode(found)
         status = b"404 Not Found" if found is None else b"200 OK"
         writer.write(

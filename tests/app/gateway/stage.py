@@ -1,4 +1,4 @@
-"""One relay among hand-written fakes of its ports: a journal that a test commits, a dispatch that does nothing."""
+"""One relay among hand-written fakes: a journal that a test commits, a dispatch that does nothing."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Stage:
 def stage(
     *, streamed: bool = True, backend: BackendSpec = BACKEND, client: EngineClient | None = None
 ) -> Stage:
-    """A relay of an admitted request: 200 of 1000 picos held, 100 tokens of input and 50 of output at most."""
+    """An admitted request: 200 of 1000 picos held, at most 100 tokens of input and 50 of output."""
     clock, journal, leases = ManualClock(), FakeJournal(), Leases()
     lease = leases.lease(WALLET)
     lease.granted = lease.free = 1000
