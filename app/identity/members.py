@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
+from app.core.errors import Conflict
 from app.core.ids import MemberId, TenantId
 from app.identity.audit import Trail
 from app.identity.credentials import new_access_token
@@ -63,6 +65,38 @@ async def list_members(connection: AsyncConnection, *, after: str | None, limit:
     """Members in the order of their making, after a given one."""
     query = select(*_PUBLIC).where(member.c.id > (after or "")).order_by(member.c.id).limit(limit)
     return [to_member(row) for row in await connection.execute(query)]
+
+
+async def change_member(
+    connection: AsyncConnection,
+    member_id: str,
+    *,
+    changes: Mapping[str, Any],
+    password: str | None = None,
+    trail: Trail,
+) -> Member:
+    """The member with another name, status or password.
+
+    A disabled member's tokens and sessions open nothing from now on. Raises Conflict if members
+    would disable themselves: an installation keeps its last operator.
+    """
+    query = select(*_PUBLIC).where(member.c.id == member_id).with_for_update()
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        not_found("member", member_id)
+    before = to_member(row)
+    if changes.get("status") == "disabled" and member_id == trail.actor:
+        raise Conflict("Nobody disables themselves; ask another operator.", id=member_id)
+    values = dict(changes)
+    if password is not None:
+        values["password_hash"] = await hash_password(password)
+    if not values:
+        return before
+    changed = update(member).where(member.c.id == member_id).values(values).returning(*_PUBLIC)
+    after = to_member((await connection.execute(changed)).one())
+    facts = {"before": asdict(before), "after": asdict(after) | {"password_changed": password is not None}}
+    trail.note("member.change", after.id, tenant_id=after.tenant_id, **facts)
+    return after
 
 
 async def create_access_token(

@@ -15,7 +15,7 @@ from app.core.money import format_picos, format_price
 from app.insights.entries import list_transaction_entries
 from app.insights.remedies import remedy_for
 from app.insights.requests import REFUSED, usage_of
-from billing.journal.tables import refusal, usage_event
+from billing.journal.tables import parked_record, refusal, usage_event
 from billing.metering.model import Meter
 from billing.quota.tables import allowance
 
@@ -32,9 +32,9 @@ async def find_explanation(
         return await _settled(connection, event) if within in (None, event["tenant_id"]) else None
     query = select(refusal).where(refusal.c.request_id == request_id)
     refused = (await connection.execute(query)).mappings().one_or_none()
-    if refused is None or within not in (None, refused["tenant_id"]):
-        return None
-    return _refused(refused)
+    if refused is not None:
+        return _refused(refused) if within in (None, refused["tenant_id"]) else None
+    return await _find_parked(connection, request_id) if within is None else None
 
 
 async def _settled(connection: AsyncConnection, event: Any) -> Explanation:
@@ -77,6 +77,25 @@ def _refused(row: Any) -> Explanation:
             "retry_after_s": None if wait_ms is None else wait_ms / 1000,
             "remedy": remedy_for(row["reason"]),
             "cost": "Nothing: a refused request is never charged.",
+        },
+    }
+
+
+async def _find_parked(connection: AsyncConnection, request_id: str) -> Explanation | None:
+    """A settlement that was set aside; for staff, who have to look at it."""
+    query = select(parked_record).where(parked_record.c.request_id == request_id)
+    row = (await connection.execute(query.order_by(parked_record.c.id.desc()).limit(1))).mappings().first()
+    if row is None:
+        return None
+    return {
+        "request_id": request_id,
+        "outcome": "parked",
+        "parked": {
+            "reason": row["reason"],
+            "parked_at": _moment(row["parked_at"]),
+            "incarnation_id": row["incarnation_id"],
+            "file_offset": row["file_offset"],
+            "note": "It could not be posted as it is. Its hold stays counted until an operator resolves it.",
         },
     }
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query
 from pydantic import Field, SecretStr
 
 from app.control.call import Call, Reads, Writes
-from app.control.schemas import Identifier, In, Moment, Name, Out, Page, PagingQuery
+from app.control.schemas import Identifier, In, Moment, Name, Out, Page, PagingQuery, Patch
 from app.control.views.routes import router
 from app.core.errors import Rejected, RejectReason
 from app.core.ids import MemberId, TenantId
@@ -32,6 +32,14 @@ class MemberIn(In):
     role: Role
     tenant_id: Identifier | None = Field(None, description="Null: staff of the operator.")
     password: SecretStr | None = Field(None, description="12 to 256 characters; null: access tokens only.")
+
+
+class MemberPatch(Patch):
+    name: Name | None = None
+    status: Literal["active", "disabled"] | None = Field(
+        None, description="A disabled member's tokens and sessions open nothing."
+    )
+    password: SecretStr | None = None
 
 
 class MemberOut(Out):
@@ -105,6 +113,22 @@ async def list_members(
 ) -> Page[MemberOut]:
     rows = await members.list_members(call.connection, after=paging.after, limit=paging.fetch)
     return paging.page(rows, MemberOut.model_validate)
+
+
+@api.patch("/members/{member_id}", summary="Rename, disable or enable a member; set a password")
+async def change_member(
+    member_id: str, body: MemberPatch, call: Annotated[Call, Depends(Writes(Scope.MEMBERS_WRITE))]
+) -> MemberOut:
+    changes = body.changes()
+    password = changes.pop("password", None)
+    changed = await members.change_member(
+        call.connection,
+        member_id,
+        changes=changes,
+        password=None if password is None else password.get_secret_value(),
+        trail=call.trail,
+    )
+    return MemberOut.model_validate(changed)
 
 
 @api.post("/access-tokens", status_code=201, summary="Create an access token of yours; it is shown once")

@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from app.catalog.connection_test import probe_engine
+from tests.app.catalog.small_engine import serve_models
 from tests.app.control.world import World
 
 LIMITS = {"context_limit": 8192, "max_output_tokens": 4096, "default_output_tokens": 512}
-_ANSWERS = {
-    "/health": b"{}",
-    "/v1/models": b'{"data":[{"id":"served"}]}',
-    "/odd/health": b"{}",
-    "/odd/v1/models": b"[]",
-}
-
-
-@pytest.fixture
-async def engine_url() -> AsyncIterator[str]:
-    """An engine that speaks just enough HTTP."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
-        body = _ANSWERS.get(path)
-        head = b"HTTP/1.1 200 OK" if body is not None else b"HTTP/1.1 404 Not Found"
-        body = body or b""
-        writer.write(head + b"\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.fixture
@@ -48,6 +22,12 @@ async def deployment(world: World) -> dict[str, Any]:
 def _backend(deployment: dict[str, Any], **facts: Any) -> dict[str, Any]:
     usual = {"base_url": "http://10.0.0.7:8000", "engine": "vllm", "served_model": "served"}
     return {"deployment_id": deployment["id"], **usual, **facts}
+
+
+@pytest.fixture
+async def engine_url() -> AsyncIterator[str]:
+    async with serve_models("served") as url:
+        yield url
 
 
 async def test_an_engine_that_serves_the_model_passes_the_test(
@@ -65,24 +45,6 @@ async def test_an_engine_that_serves_another_model_fails_the_test_and_is_not_add
     assert answer.status_code == 409
     assert "served" in answer.json()["error"]["message"]
     assert (await world.operator.get("/api/v1/backends")).json()["data"] == []
-
-
-@pytest.mark.parametrize(
-    ("path", "reachable", "problem"),
-    [("/nothing", True, "/health answers 404"), ("/odd", True, "/v1/models is no model list")],
-)
-async def test_a_test_says_what_to_put_right(
-    engine_url: str, path: str, reachable: bool, problem: str
-) -> None:
-    report = await probe_engine(engine_url + path, served_model="served")
-    assert (report.reachable, report.problem) == (reachable, problem)
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://169.254.169.254", "http://[fe80::1]"])
-async def test_what_is_no_engine_is_not_reached(url: str) -> None:
-    report = await probe_engine(url, served_model="served")
-    assert not report.reachable
-    assert report.problem
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ async def _victim(world: World) -> Victim:
     )
     await world.member("viewer", tenant["id"])
     request_id = await _refusal(world, tenant["id"], project["id"], key_id=key["id"])
+    me = (await world.operator.get("/api/v1/me")).json()["id"]
     ids = {
         "tenant_id": tenant["id"],
         "project_id": project["id"],
@@ -82,6 +83,7 @@ async def _victim(world: World) -> Victim:
         "deployment_id": deployment["id"],
         "backend_id": backend["id"],
         "request_id": request_id,
+        "member_id": me,
         "token_id": "tok_" + "0" * 32,
     }
     words = {"Victim", "victim-", "Secret terms", "123.456", "10.9.8.7", key["key"]}

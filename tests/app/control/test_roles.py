@@ -89,6 +89,23 @@ async def test_a_member_makes_and_revokes_own_tokens_only(world: World) -> None:
     assert made["token"] not in listed
 
 
+async def test_a_disabled_member_is_out_at_once_and_nobody_disables_themselves(world: World) -> None:
+    tenant = await world.tenant("Acme")
+    viewer = await world.member("viewer", tenant["id"])
+    path = f"/api/v1/members/{(await viewer.get('/api/v1/me')).json()['id']}"
+    assert (await world.operator.patch(path, json={"status": "disabled"})).json()["status"] == "disabled"
+    assert (await viewer.get("/api/v1/me")).status_code == 401
+    await world.operator.patch(path, json={"status": "active", "password": "another long password"})
+    assert (await viewer.get("/api/v1/me")).status_code == 200
+    me = (await world.operator.get("/api/v1/me")).json()["id"]
+    assert (
+        await world.operator.patch(f"/api/v1/members/{me}", json={"status": "disabled"})
+    ).status_code == 409
+    rows = (await world.operator.get("/api/v1/audit-log", params={"limit": 1})).json()["data"]
+    assert rows[0]["after"]["password_changed"] is True
+    assert "another long password" not in str(rows)
+
+
 async def test_a_token_ends_at_its_time(world: World) -> None:
     body = {"name": "short", "expires_at": "2026-09-21T15:00:00Z"}
     made = (await world.operator.post("/api/v1/access-tokens", json=body)).json()

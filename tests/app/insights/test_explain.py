@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, given
 from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from app.core import ids
 from app.core.money import parse_picos, parse_price
-from billing.journal.model import Refused
+from billing.journal.facts import Facts
+from billing.journal.join import Charge
+from billing.journal.model import Refused, encode
+from billing.journal.posting import Batch, Position, post
 from billing.metering.model import Outcome, Usage, UsageSource
 from tests.app.insights.metered import Traffic, settled
 
@@ -127,6 +131,20 @@ async def test_a_refusal_says_which_limit_what_was_asked_and_what_to_do(traffic:
     refusal = shown["refusal"]
     assert (refusal["reason"], refusal["limit"], refusal["observed"]) == ("balance_too_low", "10", "12.5")
     assert refusal["remedy"].startswith("Top up the wallet")
+
+
+async def test_a_settlement_that_was_set_aside_is_shown_to_staff_only(traffic: Traffic) -> None:
+    admitted = traffic.admitted(at=AT)
+    cheap = msgspec.structs.replace(settled(admitted, Usage(1)), cost_picos=1)
+    charge = Charge(0, 0, admitted, cheap, encode(admitted), encode(cheap))
+    async with traffic.world.engine.begin() as connection:
+        batch = Batch(traffic.incarnation_id, [charge], Position(0, 0))
+        assert (await post(connection, batch, facts=Facts(), now=AT)).parked == 1
+    shown = await _explained(traffic, admitted.request_id)
+    assert shown["outcome"] == "parked"
+    assert "picos" in shown["parked"]["reason"]
+    owner = await traffic.world.member("viewer", traffic.payers[0].tenant_id)
+    assert (await owner.get(f"/api/v1/requests/{admitted.request_id}")).status_code == 404
 
 
 async def test_what_is_not_posted_yet_is_a_404_that_says_so(traffic: Traffic) -> None:

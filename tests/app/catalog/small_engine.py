@@ -1,0 +1,30 @@
+"""An engine that speaks just enough HTTP to be asked what it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+@asynccontextmanager
+async def serve_models(*names: str) -> AsyncIterator[str]:
+    """The address of an engine that serves these; below `/odd` it answers what is no list."""
+    listing = json.dumps({"data": [{"id": name} for name in names]}).encode()
+    answers = {"/health": b"{}", "/v1/models": listing, "/odd/health": b"{}", "/odd/v1/models": b"[]"}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        body = answers.get(path, b"")
+        head = b"HTTP/1.1 200 OK" if path in answers else b"HTTP/1.1 404 Not Found"
+        writer.write(head + b"\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
