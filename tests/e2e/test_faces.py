@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from tests.app.console.conftest import hidden_fields
+from tests.app.console.forms import hidden_fields
 from tests.e2e.stack import Stack, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from app.identity.setup import create_admin
 from billing.journal.model import Record, Refused
 from billing.journal.settler import Settler
 from billing.metering.model import Outcome, Usage, UsageSource
+from tests.app.console.forms import hidden_fields
 from tests.billing.journal import journals
 from tests.billing.journal.shop import NOW_MS, Shop, open_shop, settled
 from tests.database import Database
@@ -31,25 +31,6 @@ from tests.database import Database
 ADMIN = "admin@steelyard.example"
 PASSWORD = "a long enough password"
 REASON = "tokens_per_minute"
-
-
-class _Fields(HTMLParser):
-    """The hidden fields of the last form of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[str, str] = {}
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        if tag == "input" and named.get("type") == "hidden":
-            self.values[named["name"] or ""] = named.get("value") or ""
-
-
-def hidden_fields(page: str) -> dict[str, str]:
-    parser = _Fields()
-    parser.feed(page)
-    return parser.values
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from app.core import ids
 from app.core.database import connect_engine
 from app.core.settings import Settings
 from app.identity.model import Role
-from tests.app.console.conftest import REASON, Site, hidden_fields
+from tests.app.console.conftest import REASON, Site
+from tests.app.console.forms import hidden_fields
 
 ROOT = Path(app.console.__file__).parent
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from tests.app.console.conftest import ADMIN, PASSWORD, Site, hidden_fields
+from tests.app.console.conftest import ADMIN, PASSWORD, Site
+from tests.app.console.forms import hidden_fields
 
 
 async def test_a_stranger_is_sent_to_the_login_and_back(site: Site) -> None:
