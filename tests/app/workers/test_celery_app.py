@@ -19,7 +19,6 @@ from app.stack.valkey import Valkey
 from app.workers.celery_app import make_app
 from tests.database import Database
 
-
 Worker = tuple[subprocess.Popen[bytes], int]
 """The process and the port of its own listener."""
 
