@@ -21,6 +21,7 @@ from app.core.errors import DependencyError
 from app.stack import up as starting
 from app.stack.board import State
 from app.stack.data_dir import DataDir, StackState
+from app.stack.process_table import birth_of, is_alive
 from app.stack.program import last_lines, log_path
 from app.stack.screen import print_rows
 from app.stack.up import UpOptions, service_object
@@ -60,14 +61,15 @@ def down(data_dir: Path) -> int:
     if pid is None:
         print(f"nothing runs on {data.root}")
         return 0
-    begun = time.monotonic()
+    begun, birth = time.monotonic(), birth_of(pid)
     os.kill(pid, signal.SIGTERM)
-    while data.holder() == pid:
+    while data.holder() == pid or is_alive(pid, birth):
         if time.monotonic() - begun > _STOP_PATIENCE_S:
             print(f"error: process {pid} does not stop; look into {data.logs}", file=sys.stderr)
             return 1
         time.sleep(_POLL_S)
-    print(f"stopped after {time.monotonic() - begun:.1f} s; the data stay in {data.root}")
+    left = f"the data stay in {data.root}" if data.root.exists() else "nothing stays"
+    print(f"stopped after {time.monotonic() - begun:.1f} s; {left}")
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from app.stack import commands
 from app.stack.board import State
 from app.stack.data_dir import DataDir
 from app.stack.process_table import birth_of
@@ -21,6 +22,7 @@ TINY = """
 import os, sys
 from pathlib import Path
 from app.core.clock import SystemClock
+from app.stack import commands
 from app.stack.addresses import Addresses
 from app.stack.data_dir import DataDir
 from app.stack.program import Command
@@ -126,6 +128,13 @@ def test_a_killed_supervisor_takes_its_children_along_and_can_start_again(tiny: 
     again.process.terminate()
     again.process.communicate()
     assert again.process.returncode == 0
+
+
+def test_down_returns_when_the_process_has_gone(tiny: Tiny, data: DataDir) -> None:
+    assert tiny.is_ready()
+    assert commands.down(data.root) == 0
+    assert birth_of(tiny.process.pid) == 0
+    assert data.holder() is None
 
 
 def test_two_stacks_on_one_folder_are_refused_and_the_first_goes_on(tiny: Tiny, data: DataDir) -> None:
