@@ -201,11 +201,11 @@ class GatewayProcess:
         self.serving.set()
         log.info("gateway_started", extra={"port": own.gateway_port, "incarnation_id": self._incarnation_id})
         await self._stop.wait()
-        await self._drain(gateway, server, running, serving=serving)
+        await self._drain(gateway, server=server, running=running, serving=serving)
         await settle.close()
 
     async def _drain(
-        self, gateway: Gateway, server: GatewayServer, running: Running, *, serving: asyncio.Task[None]
+        self, gateway: Gateway, *, server: GatewayServer, running: Running, serving: asyncio.Task[None]
     ) -> None:
         self._state = "stopping"
         gateway.draining = True

@@ -167,8 +167,9 @@ class CatalogFeed:
         self._snapshot.fleet = fleet
         self._on_fleet(fleet)
 
-    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        change = str(payload)
+    def _heard(self, *told: object) -> None:
+        """asyncpg's callback: connection, process id, channel, payload."""
+        change = str(told[-1])
         kind, _, changed_id = change.partition(":")
         if kind == "allowance":
             self._on_allowance(AllowanceId(changed_id))

@@ -30,7 +30,9 @@ class AdmissionDesk:
         self._clock = clock
         self.asks = 0
 
-    async def admit(self, request_id: RequestId, principal: Principal, model: Model, ask: Ask) -> Admission:
+    async def admit(
+        self, ask: Ask, *, request_id: RequestId, principal: Principal, model: Model
+    ) -> Admission:
         """The admission of a request, its hold taken and its record in the journal (not awaited).
 
         Raises Rejected: 402 if the wallet can't cover it, 503 without a price, a wallet or a journal.
@@ -45,12 +47,19 @@ class AdmissionDesk:
             )
         pinned = self._pin(principal, model)
         max_tokens = min(ask.max_tokens or model.default_output_tokens, model.max_output_tokens)
-        record = self._record(request_id, principal, model, ask=ask, pinned=pinned, max_tokens=max_tokens)
+        record = self._record(
+            ask,
+            request_id=request_id,
+            principal=principal,
+            model=model,
+            pinned=pinned,
+            max_tokens=max_tokens,
+        )
         needs = tuple(Need(held.allowance_id, held.amount) for held in record.holds)
         hold = self._leases.admit(needs)
         if hold is None:
             self.asks += 1
-            hold = self._granted(await self._borrower.ask(needs), principal, needs)
+            hold = self._granted(await self._borrower.ask(needs), needs, currency=record.currency)
         self._journal.append(record)
         return Admission(record, hold, ask, principal, model, max_tokens)
 
@@ -69,11 +78,11 @@ class AdmissionDesk:
 
     def _record(
         self,
+        ask: Ask,
+        *,
         request_id: RequestId,
         principal: Principal,
         model: Model,
-        *,
-        ask: Ask,
         pinned: Pinned,
         max_tokens: int,
     ) -> Admitted:
@@ -103,7 +112,7 @@ class AdmissionDesk:
             holds=(Held(_wallet(principal), hold),),
         )
 
-    def _granted(self, outcome: Hold | Denied, principal: Principal, needs: tuple[Need, ...]) -> Hold:
+    def _granted(self, outcome: Hold | Denied, needs: tuple[Need, ...], *, currency: str) -> Hold:
         if isinstance(outcome, Hold):
             return outcome
         needed = next(need.amount for need in needs if need.allowance_id == outcome.allowance_id)
@@ -119,7 +128,7 @@ class AdmissionDesk:
             retry_after_s=outcome.retry_after_s,
             available=format_picos(outcome.available),
             needed=format_picos(needed),
-            currency=principal.tenant.currency,
+            currency=currency,
         )
 
 

@@ -45,7 +45,7 @@ def authorize(key: Key, snapshot: Snapshot, *, now_ms: int, scope: str = INFEREN
     return Principal(key, tenant)
 
 
-def choose_model(name: str, principal: Principal, snapshot: Snapshot) -> Model:
+def choose_model(name: str, principal: Principal, *, snapshot: Snapshot) -> Model:
     """The model of this name. Raises Rejected: 404 if there is none, 403 if the key may not use it.
 
     A key that is limited to some models learns nothing of others: they are forbidden, known or not.

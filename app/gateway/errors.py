@@ -59,7 +59,7 @@ def error_json(error: SteelyardError, request_id: RequestId) -> bytes:
     return msgspec.json.encode(error_body(error, request_id))
 
 
-def error_event(error: SteelyardError, request_id: RequestId, report: Report | None = None) -> bytes:
+def error_event(error: SteelyardError, request_id: RequestId, *, report: Report | None = None) -> bytes:
     """The last event of a stream that broke, with the usage so far. No `[DONE]` follows it."""
     body = error_body(error, request_id)
     if report is not None:

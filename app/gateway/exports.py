@@ -33,27 +33,37 @@ def sources_of(
         lambda: _of_quota(leases, borrower),
         lambda: _of_backends(registry),
         lambda: _of_dispatcher(dispatcher),
-        lambda: _of_rest(snapshot, access_log, running),
+        lambda: _of_rest(snapshot, access_log, running=running),
     ]
 
 
 def _of_journal(journal: JournalWriter) -> Iterable[Family]:
-    yield gauge("steelyard_journal_writable", "1 while the journal takes records.", int(journal.writable))
-    yield gauge("steelyard_journal_backlog", "Records not yet written to disk.", journal.backlog)
-    yield counter("steelyard_journal_records_total", "Records written.", journal.records)
-    yield counter("steelyard_journal_groups_total", "Groups committed.", journal.groups)
+    yield gauge(
+        "steelyard_journal_writable", "1 while the journal takes records.", value=int(journal.writable)
+    )
+    yield gauge("steelyard_journal_backlog", "Records not yet written to disk.", value=journal.backlog)
+    yield counter("steelyard_journal_records_total", "Records written.", value=journal.records)
+    yield counter("steelyard_journal_groups_total", "Groups committed.", value=journal.groups)
 
 
 def _of_quota(leases: Leases, borrower: Borrower) -> Iterable[Family]:
     held = list(leases)
-    yield gauge("steelyard_quota_cut_off", "1 while the quota authority can't be reached.", borrower.cut_off)
-    yield counter("steelyard_quota_syncs_total", "Messages to the quota authority.", borrower.syncs)
-    yield counter("steelyard_quota_asks_total", "Requests that waited for the authority.", borrower.asks)
-    yield counter("steelyard_quota_denials_total", "Requests that it denied.", borrower.denials)
-    yield counter("steelyard_quota_failures_total", "Messages that failed.", borrower.failures)
-    yield gauge("steelyard_leases", "Allowances of which this process has a lease.", len(held))
-    yield gauge("steelyard_leases_free_picos", "Leased and free, over all.", sum(one.free for one in held))
-    yield gauge("steelyard_leases_held_picos", "Leased and held, over all.", sum(one.held for one in held))
+    yield gauge(
+        "steelyard_quota_cut_off", "1 while the quota authority can't be reached.", value=borrower.cut_off
+    )
+    yield counter("steelyard_quota_syncs_total", "Messages to the quota authority.", value=borrower.syncs)
+    yield counter(
+        "steelyard_quota_asks_total", "Requests that waited for the authority.", value=borrower.asks
+    )
+    yield counter("steelyard_quota_denials_total", "Requests that it denied.", value=borrower.denials)
+    yield counter("steelyard_quota_failures_total", "Messages that failed.", value=borrower.failures)
+    yield gauge("steelyard_leases", "Allowances of which this process has a lease.", value=len(held))
+    yield gauge(
+        "steelyard_leases_free_picos", "Leased and free, over all.", value=sum(one.free for one in held)
+    )
+    yield gauge(
+        "steelyard_leases_held_picos", "Leased and held, over all.", value=sum(one.held for one in held)
+    )
 
 
 def _of_backends(registry: Registry) -> Iterable[Family]:
@@ -81,7 +91,7 @@ def _of_backends(registry: Registry) -> Iterable[Family]:
 
 def _of_dispatcher(dispatcher: Dispatcher) -> Iterable[Family]:
     totals = dispatcher.metrics.snapshot()
-    yield counter("steelyard_dispatches_total", "Requests given to the scheduler.", totals.dispatches)
+    yield counter("steelyard_dispatches_total", "Requests given to the scheduler.", value=totals.dispatches)
     yield Family(
         "steelyard_attempts_total",
         "counter",
@@ -99,15 +109,17 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Iterable[Family]:
     )
 
 
-def _of_rest(snapshot: Snapshot, access_log: AccessLog, running: Running) -> Iterable[Family]:
-    yield gauge("steelyard_buffered_bytes", "Bytes that wait for slow clients.", running.buffered_bytes)
+def _of_rest(snapshot: Snapshot, access_log: AccessLog, *, running: Running) -> Iterable[Family]:
+    yield gauge("steelyard_buffered_bytes", "Bytes that wait for slow clients.", value=running.buffered_bytes)
     yield Family(
         "steelyard_catalog_entries",
         "gauge",
         "Entries of the catalogue in memory.",
         {(("kind", kind),): count for kind, count in snapshot.counts().items()},
     )
-    yield gauge("steelyard_catalog_loaded_ms", "Unix time of the last full load.", snapshot.loaded_ms or 0)
+    yield gauge(
+        "steelyard_catalog_loaded_ms", "Unix time of the last full load.", value=snapshot.loaded_ms or 0
+    )
     yield counter(
-        "steelyard_access_log_dropped_total", "Log lines dropped for a slow disk.", access_log.dropped
+        "steelyard_access_log_dropped_total", "Log lines dropped for a slow disk.", value=access_log.dropped
     )

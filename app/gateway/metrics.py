@@ -79,7 +79,9 @@ class GatewayMetrics:
         return ("\n".join(lines) + "\n").encode()
 
     def _own(self) -> Iterable[Family]:
-        yield gauge("steelyard_requests_in_flight", "Admitted requests that have not ended.", self.in_flight)
+        yield gauge(
+            "steelyard_requests_in_flight", "Admitted requests that have not ended.", value=self.in_flight
+        )
         yield Family(
             "steelyard_requests_total",
             "counter",
@@ -102,13 +104,15 @@ class GatewayMetrics:
             {(("class", meter.value),): self.tokens[meter.value] for meter in Meter},
         )
         yield counter(
-            "steelyard_usage_unknown_total", "Requests whose usage nobody counted.", self.unknown_usage
+            "steelyard_usage_unknown_total", "Requests whose usage nobody counted.", value=self.unknown_usage
         )
-        yield counter("steelyard_overruns_total", "Requests that used more than was held.", self.overruns)
+        yield counter(
+            "steelyard_overruns_total", "Requests that used more than was held.", value=self.overruns
+        )
         yield counter(
             "steelyard_settlements_not_durable_total",
             "Settlements that the journal could not make durable.",
-            self.settlements_not_durable,
+            value=self.settlements_not_durable,
         )
         yield Family(
             "steelyard_gateway_invariant_total",
@@ -129,12 +133,12 @@ class GatewayMetrics:
         yield f"{name}_count {total}"
 
 
-def gauge(name: str, text: str, value: float) -> Family:
+def gauge(name: str, text: str, *, value: float) -> Family:
     """A gauge without labels."""
     return Family(name, "gauge", text, {(): value})
 
 
-def counter(name: str, text: str, value: float) -> Family:
+def counter(name: str, text: str, *, value: float) -> Family:
     """A counter without labels."""
     return Family(name, "counter", text, {(): value})
 

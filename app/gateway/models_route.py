@@ -13,7 +13,7 @@ from app.gateway.edge import HEALTH, MODELS
 from app.gateway.model import Headers, Send
 
 
-async def answer_read(path: str, headers: Headers, snapshot: Snapshot, *, clock: Clock, send: Send) -> None:
+async def answer_read(path: str, headers: Headers, *, snapshot: Snapshot, clock: Clock, send: Send) -> None:
     """Answer a GET. Raises Rejected (401, 403, 404)."""
     if path == HEALTH:
         await _send_json(send, {"status": "ok"})
@@ -25,7 +25,7 @@ async def answer_read(path: str, headers: Headers, snapshot: Snapshot, *, clock:
         await _send_json(send, {"object": "list", "data": models})
     else:
         name = path[len(MODELS) + 1 :]
-        await _send_json(send, _shown(auth.choose_model(name, principal, snapshot)))
+        await _send_json(send, _shown(auth.choose_model(name, principal, snapshot=snapshot)))
 
 
 def _shown(model: Model) -> dict[str, Any]:

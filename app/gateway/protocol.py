@@ -65,7 +65,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def sweep(self, now: float) -> None:
         """Close the connection if its request's head is overdue or its client has stopped reading."""
         if self._head_since is not None and now - self._head_since > self.head_timeout_s:
-            self._refuse(408, "The request's head did not come in time.", "body_timeout")
+            self._refuse(408, "The request's head did not come in time.", code="body_timeout")
         elif self._linger_since is not None and now - self._linger_since > LINGER_S:
             self.transport.close()
         elif self._stalled_since is not None and now - self._stalled_since > self.stall_timeout_s:
@@ -100,7 +100,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._idle_bytes += len(data)
         super().data_received(data)
         if self._idle_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, "The request's headers are too large.", "body_too_large")
+            self._refuse(431, "The request's headers are too large.", code="body_too_large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -134,12 +134,12 @@ class GatewayProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "The request is not valid HTTP.", "body_invalid")
+        self._refuse(400, "The request is not valid HTTP.", code="body_invalid")
 
     def _unsupported_upgrade_warning(self) -> None:
         pass  # served as the plain request that it also is
 
-    def _refuse(self, status: int, message: str, code: str) -> None:
+    def _refuse(self, status: int, message: str, *, code: str) -> None:
         """Answer in OpenAI's shape if nothing is being answered, and hear nothing more."""
         self._head_since = None
         if self.cycle is not None and not self.cycle.response_complete:

@@ -81,7 +81,7 @@ class Relay:
 
     # What the scheduler delivers.
 
-    def head(self, status: int, headers: Headers, backend: BackendSpec) -> None:
+    def head(self, status: int, headers: Headers, *, backend: BackendSpec) -> None:
         self._status, self._engine_headers, self._backend = status, headers, backend
         self._dialect = dialect_of(backend.engine)
         content_type = next((value for name, value in headers if name == b"content-type"), b"")
@@ -104,7 +104,7 @@ class Relay:
         if self._stream is not None:
             self._end_stream(self._stream)
         elif self._status >= 400:
-            refusal = engine_refusal(self._status, self._engine_headers, b"".join(self._collected))
+            refusal = engine_refusal(self._status, b"".join(self._collected), headers=self._engine_headers)
             self._fail(refusal)
         else:
             self._end_whole(b"".join(self._collected))
@@ -217,7 +217,7 @@ class Relay:
         request_id = self._admission.request_id
         if self._stream is not None:
             report = self._stream.report() if self._admission.ask.usage_wish is not UsageWish.NONE else None
-            self._last = error_event(error, request_id, report)
+            self._last = error_event(error, request_id, report=report)
         else:
             self._last = error_json(error, request_id)
             self._answer = (error.status, [_JSON, *error_headers(error)])

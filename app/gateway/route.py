@@ -71,9 +71,11 @@ class Gateway:
         try:
             visit.endpoint = edge.inference_endpoint(scope)
             if visit.endpoint is None:
-                await answer_read(visit.path, scope["headers"], self._snapshot, clock=self._clock, send=send)
+                await answer_read(
+                    visit.path, visit.headers, snapshot=self._snapshot, clock=self._clock, send=send
+                )
             else:
-                await self._infer(visit, visit.endpoint, receive)
+                await self._infer(visit, receive, endpoint=visit.endpoint)
         except Rejected as refusal:
             await self._refuse(visit, refusal)
         except edge.ClientGone:
@@ -84,7 +86,7 @@ class Gateway:
             if not visit.relayed:
                 await visit.answer(SteelyardError("The gateway failed. This is recorded."))
 
-    async def _infer(self, visit: Visit, endpoint: Endpoint, receive: Receive) -> None:
+    async def _infer(self, visit: Visit, receive: Receive, *, endpoint: Endpoint) -> None:
         edge.check_head(visit.headers, limit_bytes=self._body_limit_bytes)
         key = visit.key = auth.find_key(visit.headers, self._snapshot)
         principal = auth.authorize(key, self._snapshot, now_ms=self._clock.now_ms())
@@ -93,10 +95,12 @@ class Gateway:
         )
         ask = parse(body, endpoint)
         visit.model = ask.model
-        model = auth.choose_model(ask.model, principal, self._snapshot)
+        model = auth.choose_model(ask.model, principal, snapshot=self._snapshot)
         if self.draining:
             raise shutting_down()
-        admission = await self._admission.admit(visit.request_id, principal, model, ask)
+        admission = await self._admission.admit(
+            ask, request_id=visit.request_id, principal=principal, model=model
+        )
         visit.relayed = True
         await self._relay(visit, admission)
 
@@ -128,10 +132,10 @@ class Gateway:
     async def _refuse(self, visit: Visit, refusal: Rejected) -> None:
         self._metrics.refused(refusal.reason)
         if visit.key is not None:
-            self._note_refusal(visit, visit.key, refusal)
+            self._note_refusal(visit, refusal, key=visit.key)
         await visit.answer(refusal)
 
-    def _note_refusal(self, visit: Visit, key: Key, refusal: Rejected) -> None:
+    def _note_refusal(self, visit: Visit, refusal: Rejected, *, key: Key) -> None:
         known = visit.model is not None and self._snapshot.model(visit.model) is not None
         record = Refused(
             request_id=visit.request_id,

@@ -77,7 +77,7 @@ class SettleDesk:
         self.metrics.in_flight += 1
         return Settlement(self, admission)
 
-    def count_then(self, settlement: Settlement, ending: Ending, uncounted: Uncounted) -> None:
+    def count_then(self, settlement: Settlement, ending: Ending, *, uncounted: Uncounted) -> None:
         """Count by a tokenizer, beside the request and however that fares, and settle with the result."""
 
         async def count() -> None:
@@ -132,7 +132,7 @@ class Settlement:
         self._on_durable = on_durable
         weighed = self.weighed(ending)
         if weighed.source is UsageSource.UNKNOWN and ending.uncounted is not None:
-            self._desk.count_then(self, ending, ending.uncounted)
+            self._desk.count_then(self, ending, uncounted=ending.uncounted)
         else:
             self.record(ending, weighed)
 

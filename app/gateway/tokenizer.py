@@ -56,10 +56,10 @@ class TokenCounter:
 
     async def _count_text(self, uncounted: Uncounted, text: str) -> int:
         if uncounted.dialect.tokenize == "llama":
-            return len((await self._post(uncounted.backend, "/tokenize", {"content": text}))["tokens"])
+            return len((await self._post(uncounted.backend, "/tokenize", asked={"content": text}))["tokens"])
         if uncounted.dialect.tokenize == "vllm":
             asked = {"model": uncounted.backend.served_model, "prompt": text, "add_special_tokens": False}
-            return int((await self._post(uncounted.backend, "/tokenize", asked))["count"])
+            return int((await self._post(uncounted.backend, "/tokenize", asked=asked))["count"])
         raise ValueError("this engine has no tokenizer to ask")
 
     async def _count_prompt(self, uncounted: Uncounted, ask: Ask) -> int:
@@ -74,14 +74,16 @@ class TokenCounter:
             ]
             return sum(counts)
         if uncounted.dialect.tokenize == "llama":
-            applied = await self._post(uncounted.backend, "/apply-template", {"messages": body["messages"]})
+            applied = await self._post(
+                uncounted.backend, "/apply-template", asked={"messages": body["messages"]}
+            )
             return await self._count_text(uncounted, applied["prompt"])
         asked = {"model": uncounted.backend.served_model, "messages": body["messages"]}
         if "tools" in body:
             asked["tools"] = body["tools"]
-        return int((await self._post(uncounted.backend, "/tokenize", asked))["count"])
+        return int((await self._post(uncounted.backend, "/tokenize", asked=asked))["count"])
 
-    async def _post(self, backend: BackendSpec, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _post(self, backend: BackendSpec, path: str, *, asked: dict[str, Any]) -> dict[str, Any]:
         answer = _Collected(asyncio.get_running_loop().create_future())
         request = EngineRequest(
             "POST", path, ((b"content-type", b"application/json"),), msgspec.json.encode(asked)

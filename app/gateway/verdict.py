@@ -30,7 +30,7 @@ JOURNAL_FAILED = Rejected(
 )
 
 
-def engine_refusal(status: int, headers: Headers, body: bytes) -> SteelyardError:
+def engine_refusal(status: int, body: bytes, *, headers: Headers) -> SteelyardError:
     """What an engine's error answer means for the client.
 
     It meant the request: the engine's own message and status. It is overloaded: try again later.

@@ -59,7 +59,7 @@ def convert(report: Report, *, convention: Convention) -> Converted | None:
     cached, write = _stated(report.cached), _stated(report.cache_write) or 0
     if cached is None:
         flags.append("cached_unknown")
-    fresh, cached, write = _partition(prompt, cached or 0, write, convention=convention, flags=flags)
+    fresh, cached, write = _partition(prompt, (cached or 0, write), convention=convention, flags=flags)
     reasoning = _stated(report.reasoning) or 0
     if reasoning > completion:
         flags.append("reasoning_above_output")
@@ -68,9 +68,10 @@ def convert(report: Report, *, convention: Convention) -> Converted | None:
 
 
 def _partition(
-    prompt: int, cached: int, write: int, *, convention: Convention, flags: list[str]
+    prompt: int, cache: tuple[int, int], *, convention: Convention, flags: list[str]
 ) -> tuple[int, int, int]:
     """(fresh, cached, written) of a prompt, none negative; together the prompt, where that includes them."""
+    cached, write = cache
     if convention is Convention.EXCLUDES_CACHE:
         return prompt, cached, write
     if cached + write > prompt:

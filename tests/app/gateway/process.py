@@ -97,11 +97,13 @@ async def simulator_process(folder: Path, *options: str, model: str) -> AsyncIte
 async def until_ready(port: int, started: Child) -> None:
     """Wait for 200 from `/health`; fails with the process' log if it ends before."""
     async with asyncio.timeout(30), httpx.AsyncClient() as client:
-        while True:
+        while not await _is_ready(client, port):
             assert started.process.returncode is None, started.log.read_text()
-            try:
-                if (await client.get(f"http://127.0.0.1:{port}/health")).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
             await asyncio.sleep(0.05)
+
+
+async def _is_ready(client: httpx.AsyncClient, port: int) -> bool:
+    try:
+        return (await client.get(f"http://127.0.0.1:{port}/health")).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -52,6 +52,13 @@ async def _until_posted(database: Database, count: int) -> list[Any]:
     return rows
 
 
+async def _until_closed(database: Database) -> None:
+    """Wait until the settler has proven every incarnation dead."""
+    async with asyncio.timeout(10):
+        while await _rows(database, "SELECT FROM incarnation WHERE status = 'open'"):
+            await asyncio.sleep(0.05)
+
+
 async def _drained(pieces: AsyncIterator[bytes]) -> None:
     async for _ in pieces:
         pass
@@ -159,9 +166,7 @@ async def test_a_killed_gateway_loses_no_answer_that_a_client_has_and_its_hold_c
         cut = answer.headers["x-request-id"]
         async with settler_process(database, tmp_path):
             events = {event["request_id"]: event for event in await _until_posted(database, 6)}
-            async with asyncio.timeout(10):
-                while await _rows(database, "SELECT FROM incarnation WHERE status = 'open'"):
-                    await asyncio.sleep(0.05)
+            await _until_closed(database)
     assert {answer.headers["x-request-id"] for answer in whole} | {cut} == set(events)
     assert events[cut]["outcome"] == "lost"
     assert events[cut]["usage_source"] == "engine_partial"

@@ -17,7 +17,7 @@ _STREAM = body(VLLM, "chat_stream_usage_continuous")
 
 async def test_the_last_bytes_of_a_stream_wait_for_the_disk() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM)
     await on.pump()
     assert b" Paris" in on.body
@@ -31,7 +31,7 @@ async def test_the_last_bytes_of_a_stream_wait_for_the_disk() -> None:
 
 async def test_an_answer_that_is_not_streamed_waits_whole() -> None:
     on = stage(streamed=False)
-    on.relay.head(200, JSON, BACKEND)
+    on.relay.head(200, JSON, backend=BACKEND)
     on.relay.piece(body(VLLM, "chat")[:100])
     on.relay.piece(body(VLLM, "chat")[100:])
     on.relay.end()
@@ -45,7 +45,7 @@ async def test_an_answer_that_is_not_streamed_waits_whole() -> None:
 
 async def test_a_stream_whose_settlement_fails_ends_in_a_visible_error() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM)
     on.journal.commit(durable=False)
     await on.pump()
@@ -56,7 +56,7 @@ async def test_a_stream_whose_settlement_fails_ends_in_a_visible_error() -> None
 
 async def test_an_answer_whose_settlement_fails_is_withheld() -> None:
     on = stage(streamed=False)
-    on.relay.head(200, JSON, BACKEND)
+    on.relay.head(200, JSON, backend=BACKEND)
     on.relay.piece(body(VLLM, "chat"))
     on.relay.end()
     on.journal.commit(durable=False)
@@ -67,7 +67,7 @@ async def test_an_answer_whose_settlement_fails_is_withheld() -> None:
 
 async def test_what_a_settlement_frees_is_used_at_once_but_returned_only_when_durable() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM)
     lease = on.leases.lease(WALLET)
     cost = on.journal.settled[0].cost_picos
@@ -87,7 +87,7 @@ async def test_a_failed_settlement_returns_nothing() -> None:
 
 async def test_a_client_that_leaves_stops_the_engine_and_pays_what_it_got() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM[: _STREAM.index(b" France")])
     on.relay.gone()
     (settled,) = on.journal.settled
@@ -99,7 +99,7 @@ async def test_a_client_that_leaves_stops_the_engine_and_pays_what_it_got() -> N
 
 async def test_a_client_that_leaves_once_all_is_said_has_a_complete_answer() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM[: _STREAM.index(b'"choices":[],')])
     on.relay.gone()
     (settled,) = on.journal.settled
@@ -123,7 +123,7 @@ async def test_a_scheduler_without_a_backend_is_answered_with_its_advice() -> No
 
 async def test_an_engine_that_broke_inside_is_told_to_the_scheduler() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(body("vllm-0.32.0-cpu-faults", "killcore_stream"))
     assert on.dispatch.broke
     assert on.journal.settled[0].outcome is Outcome.ENGINE_FAILED
@@ -131,7 +131,7 @@ async def test_an_engine_that_broke_inside_is_told_to_the_scheduler() -> None:
 
 async def test_a_clean_end_without_its_last_chunk_is_not_success() -> None:
     on = stage()
-    on.relay.head(200, SSE, BACKEND)
+    on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM[: _STREAM.index(b" France")])
     on.relay.end()
     on.journal.commit()
@@ -143,7 +143,7 @@ async def test_a_clean_end_without_its_last_chunk_is_not_success() -> None:
 
 async def test_an_answer_that_is_no_json_is_an_engines_fault() -> None:
     on = stage(streamed=False)
-    on.relay.head(200, JSON, BACKEND)
+    on.relay.head(200, JSON, backend=BACKEND)
     on.relay.piece(b"<html>")
     on.relay.end()
     assert on.journal.settled[0].outcome is Outcome.ENGINE_FAILED
@@ -162,7 +162,7 @@ async def test_an_answer_that_is_no_json_is_an_engines_fault() -> None:
 )
 async def test_what_an_engines_status_means(status: int, told: int, outcome: Outcome) -> None:
     on = stage()
-    on.relay.head(status, JSON, BACKEND)
+    on.relay.head(status, JSON, backend=BACKEND)
     on.relay.piece(b'{"error":{"message":"engine says so","type":"x","param":"p","code":1}}')
     on.relay.end()
     on.journal.commit()
@@ -189,7 +189,7 @@ async def test_any_order_of_events_ends_in_exactly_one_settlement(events: list[s
     for event in [*events, "gone"]:
         if event in ("piece", "rest") and not over:
             if not headed:
-                on.relay.head(200, SSE if streamed else JSON, BACKEND)
+                on.relay.head(200, SSE if streamed else JSON, backend=BACKEND)
                 headed = True
             step = len(data) if event == "rest" else 400
             if piece := data[at : at + step]:

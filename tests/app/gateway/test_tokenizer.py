@@ -81,7 +81,7 @@ async def _cut_without_usage(engine_answers: Answering) -> Any:
     async with serve(engine_answers) as base_url:
         backend = replace(BACKEND, base_url=base_url)
         on = stage(backend=backend, client=client)
-        on.relay.head(200, SSE, backend)
+        on.relay.head(200, SSE, backend=backend)
         delta = {"choices": [{"index": 0, "delta": {"content": "three more words"}, "finish_reason": None}]}
         on.relay.piece(b"data: " + msgspec.json.encode(delta) + b"\n\n")
         on.relay.gone()
@@ -119,7 +119,7 @@ async def test_a_whole_answer_without_usage_is_counted_before_it_leaves() -> Non
     async with serve(_vllm) as base_url:
         backend = replace(BACKEND, base_url=base_url)
         on = stage(streamed=False, backend=backend, client=client)
-        on.relay.head(200, JSON, backend)
+        on.relay.head(200, JSON, backend=backend)
         answer = {"choices": [{"message": {"content": "two words"}, "finish_reason": "stop"}]}
         on.relay.piece(msgspec.json.encode(answer))
         on.relay.end()
