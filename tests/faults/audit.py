@@ -6,6 +6,7 @@ the books are asked again until nothing is found, and a test shows what was foun
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -216,18 +217,28 @@ def _same(settled: Settled, event: asyncpg.Record) -> bool:
 
 
 def _engine(stack: Stack, books: Books) -> Iterator[str]:
-    """What an engine worked on is recorded, and never as more than it did."""
+    """What an engine worked on is recorded: to the token where it told, else never as more than it did."""
     for request_id, served in stack.engine.served.items():
         event = books.events.get(request_id)
         if event is None:
             if not _died_unwritten(stack, request_id):
                 yield f"{request_id}: an engine worked on it, and it was never recorded"
-        elif served["outcome"] == "running":
-            continue  # killed under it: nobody knows how far it came
-        elif event["output"] > served["generated_tokens"] or event["input"] > served["prompt_tokens"]:
-            yield f"{request_id}: recorded is more than its engine did: {dict(event)}, {served}"
-        elif event["outcome"] == "completed" and event["output"] != served["generated_tokens"]:
-            yield f"{request_id}: {event['output']} tokens recorded of {served['generated_tokens']}"
+        elif served["outcome"] != "running":  # else killed under it: nobody knows how far it came
+            yield from _compared(event, served)
+
+
+def _compared(event: asyncpg.Record, served: dict[str, Any]) -> Iterator[str]:
+    told = f"{event['request_id']}: {event['outcome']} by {event['usage_source']}"
+    recorded = (event["input"], event["output"])
+    worked = (served["prompt_tokens"], served["generated_tokens"])
+    if event["usage_source"] == "engine" and recorded != worked:
+        yield f"{told}: recorded {recorded}, its engine worked on {worked}"
+    if recorded[0] > worked[0] or recorded[1] > worked[1]:
+        yield f"{told}: recorded {recorded} is more than the {worked} of its engine"
+    if event["unknown_bound"] is not None:
+        bound = json.loads(event["unknown_bound"])
+        if bound["input"] < worked[0] or bound["output"] < worked[1]:
+            yield f"{told}: the bound {bound} of what nobody told is below the {worked} of its engine"
 
 
 def _died_unwritten(stack: Stack, request_id: str | None) -> bool:
@@ -265,11 +276,10 @@ async def _processes(stack: Stack, database: asyncpg.Connection) -> AsyncIterato
 
 async def _control_api_agrees(stack: Stack, books: Books) -> None:
     """The control API tells the same sums as the events."""
-    credentials = stack.data.read_credentials()
-    assert credentials is not None
-    mine = [event for event in books.events.values() if event["tenant_id"] == credentials.tenant_id]
+    tenant_id = stack.credentials().tenant_id
+    mine = [event for event in books.events.values() if event["tenant_id"] == tenant_id]
     async with stack.control() as control:
-        wallet = (await control.get(f"/tenants/{credentials.tenant_id}/wallet")).json()
+        wallet = (await control.get(f"/tenants/{tenant_id}/wallet")).json()
         grants = (await control.get(f"/wallets/{wallet['id']}/grants")).json()["data"]
     granted = sum(parse_picos(grant["amount"]) for grant in grants)
     assert parse_picos(wallet["posted"]) == granted - sum(int(event["cost"]) for event in mine)

@@ -23,7 +23,7 @@ import httpx
 from app.core.clock import SystemClock
 from app.stack.addresses import Addresses
 from app.stack.board import Row, State
-from app.stack.data_dir import DataDir, StackState
+from app.stack.data_dir import Credentials, DataDir, StackState
 from app.stack.postgres import OWNER, Postgres
 from tests.e2e.stack import ROOT, START_TIMEOUT_S, Steelyard
 
@@ -104,6 +104,15 @@ class Stack:
         return str(self.facts["api_key"])
 
     @property
+    def api_url(self) -> str:
+        return f"{self.addresses.control_url}/api/v1"
+
+    @property
+    def operator(self) -> dict[str, str]:
+        """The headers of the operator's calls."""
+        return {"authorization": f"Bearer {self.credentials().token}"}
+
+    @property
     def owner_url(self) -> str:
         """The database as the owner of its tables."""
         return Postgres(self.data.postgres).url(role=OWNER)
@@ -115,6 +124,13 @@ class Stack:
         outcome = self.steelyard(*command, timeout_s=START_TIMEOUT_S)
         assert outcome.returncode == 0, outcome.stderr
         self.facts = json.loads(outcome.stdout)
+
+    def call_engine(self, kind: str) -> None:
+        """Let the gateways take the stand-in for that kind of engine."""
+        with httpx.Client(base_url=self.api_url, headers=self.operator, verify=False) as control:
+            [backend] = control.get("/backends").json()["data"]
+            answer = control.patch(f"/backends/{backend['id']}", json={"engine": kind})
+        assert answer.status_code == 200, answer.text
 
     def down(self) -> None:
         """Stop it in order."""
@@ -173,16 +189,15 @@ class Stack:
         page = await _page(f"http://127.0.0.1:{self.metrics_ports()[name]}/health")
         return str(json.loads(page)["incarnation_id"]) if page else None
 
-    def control(self) -> httpx.AsyncClient:
-        """A client of the control API, signed in as the operator."""
+    def credentials(self) -> Credentials:
+        """What `up` made for its user."""
         credentials = self.data.read_credentials()
         assert credentials is not None
-        return httpx.AsyncClient(
-            base_url=f"{self.addresses.control_url}/api/v1",
-            headers={"authorization": f"Bearer {credentials.token}"},
-            timeout=20,
-            verify=False,
-        )
+        return credentials
+
+    def control(self) -> httpx.AsyncClient:
+        """A client of the control API, signed in as the operator."""
+        return httpx.AsyncClient(base_url=self.api_url, headers=self.operator, timeout=20, verify=False)
 
 
 @contextmanager
@@ -197,6 +212,7 @@ def running_stack() -> Iterator[Stack]:
     engine.start()
     try:
         stack.up()
+        stack.call_engine("vllm")
         yield stack
     finally:
         stack.down()
