@@ -245,7 +245,7 @@ def _died_unwritten(stack: Stack, request_id: str | None) -> bool:
     """True if a gateway was killed while the admission of this request may still have been in its memory.
 
     Admissions go to the journal in groups and nobody waits for them: those of the last group die with their
-    process. Such a request was cut, is held by nobody, and is billed to nobody.
+    process. Such a request was never seen to its end, is held by nobody, and is billed to nobody.
     """
     begun_ms = created_ms(request_id) if request_id else 0
     return any(0 <= death_ms - begun_ms <= UNWRITTEN_MS for death_ms in stack.deaths_ms)
