@@ -67,7 +67,7 @@ class GatewayProcess:
         self._incarnation_id = ids.incarnation_id()
         self._snapshot = Snapshot()
         self.metrics = GatewayMetrics()
-        self._access_log = AccessLog(sys.stderr.buffer.write, clock=clock)
+        self._access_log = AccessLog(_write_lines, clock=clock)
         self._client = EngineClient()
         self._registry = Registry(clock=clock)
         self._leases = Leases()
@@ -280,6 +280,12 @@ class GatewayProcess:
             "quota_cut_off": self._borrower.cut_off if self._borrower is not None else None,
         }
         return self._state == "serving" and bool(facts["journal_writable"]), facts
+
+
+def _write_lines(data: bytes) -> None:
+    """Write access log lines to standard error, beside the other log's lines."""
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
 
 
 def _timeouts(own: Settings) -> Timeouts:

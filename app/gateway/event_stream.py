@@ -29,8 +29,12 @@ _DONE = re.compile(rb"data: ?\[DONE\]\s*\Z")
 _NULL = re.compile(rb"data: ?null\s*\Z")
 _FAILED = re.compile(rb'(?:data: ?\{\s*"(?:error"\s*:\s*[{"]|object"\s*:\s*"error")|error:)')
 _FINISH = re.compile(rb'(?<!\\)"finish_reason"\s*:\s*"([^"\\]{1,64})"')
-_NO_CHOICES = re.compile(rb'(?<!\\)"choices"\s*:\s*\[\s*\]')
+_EMPTY_LIST = re.compile(rb"\s*:\s*\[\s*\]")
+_CHOICES = b'"choices"'
+_USUAL = (b'data: {"id"', b'data: {"choices"')
+"""How the chunks of vLLM and of llama-server begin: neither an end nor an error."""
 _INDEX = re.compile(rb'(?<!\\)"index"\s*:\s*(\d{1,9})')
+_BOTH_COUNTS = (b'"prompt_tokens":', b'"completion_tokens":')
 _SHORT = 64
 
 
@@ -57,6 +61,8 @@ class EventStream:
         self._rename = rename
         self._per_choice = dialect.per_choice and choices > 1
         self._gauge = Gauge(per_choice=self._per_choice, choices_per_prompt=choices_per_prompt)
+        self._has_timings = dialect.timings
+        self._late_usage: bytes | None = None
         self._tail = b""
         self._finishes = 0
         self._usage_event: bytes | None = None
@@ -74,6 +80,8 @@ class EventStream:
         seen = len(self._tail)
         if seen:
             data = self._tail + data
+        elif data.find(b"\n\n") == len(data) - 2:  # one whole event, as engines send them
+            return self._take(data)
         leaving = []
         start = 0
         for blank_line in _END.finditer(data, max(seen - 2, 0)):
@@ -97,6 +105,7 @@ class EventStream:
 
     def report(self) -> Report | None:
         """The usage reported so far."""
+        self._read_late_usage()
         return self._gauge.report()
 
     def unmetered(self) -> list[bytes] | None:
@@ -107,19 +116,15 @@ class EventStream:
         """What of an event may leave now."""
         if self.done or self.failure is not None:
             return b""
-        if len(event) < _SHORT:
-            if _DONE.match(event):
-                return self._end_with(event)
-            if _NULL.match(event):
-                return b""
-        if _FAILED.match(event):
-            self.failure = event
+        if not event.startswith(_USUAL) and self._is_special(event):
             return b""
-        if b'"usage"' in event or b'"timings"' in event:
+        if self._has_timings:
+            event = self._without_timings(event)
+        if b'"usage"' in event:
             event = self._metered(event)
         if self._rename is not None:
             event = event.replace(*self._rename, 1)
-        if b'"finish_reason"' in event:
+        if b'"finish_reason":"' in event or b'"finish_reason": "' in event:
             self._note_finish(event)
         if self._unmetered is not None:
             self._keep_unmetered(event)
@@ -128,11 +133,17 @@ class EventStream:
             return b""
         return event
 
-    def _end_with(self, event: bytes) -> bytes:
-        self.done = True
-        self._hold_usage()
-        self.held.append(event)
-        return b""
+    def _is_special(self, event: bytes) -> bool:
+        """True for an event that is no chunk: the end, which is held; an error; nothing at all."""
+        if len(event) < _SHORT and _DONE.match(event):
+            self.done = True
+            self._hold_usage()
+            self.held.append(event)
+        elif _FAILED.match(event):
+            self.failure = event
+        else:
+            return _NULL.match(event) is not None
+        return True
 
     def _note_finish(self, event: bytes) -> None:
         for match in _FINISH.finditer(event):
@@ -142,23 +153,40 @@ class EventStream:
 
     def _metered(self, event: bytes) -> bytes:
         """The event without what the client did not ask for, once its usage is noted."""
-        timings = find_member(event, b'"timings"')
-        if timings is not None:
-            self._observe(read_timings(event[timings.value : timings.end]), event)
-            event = without(event, timings)
         usage = find_member(event, b'"usage"')
         if usage is None:
             return event
-        report = read_usage(event[usage.value : usage.end])
-        if report is not None:
-            if _NO_CHOICES.search(event):
+        raw = event[usage.value : usage.end]
+        if raw != b"null":
+            choices = event.find(_CHOICES)
+            if choices >= 0 and _EMPTY_LIST.match(event, choices + len(_CHOICES)):
                 if not self._per_choice:
-                    self._gauge.observe(report)
+                    self._observe_usage(raw, event)
                 self._usage_event = event
                 return b""  # it comes back before `[DONE]`, if it was asked for
-            self._observe(report, event)
+            self._observe_usage(raw, event)
             self._envelope = event
         return event if self._wish is UsageWish.EVERY else without(event, usage)
+
+    def _without_timings(self, event: bytes) -> bytes:
+        timings = find_member(event, b'"timings"')
+        if timings is None:
+            return event
+        self._observe(read_timings(event[timings.value : timings.end]), event)
+        return without(event, timings)
+
+    def _observe_usage(self, raw: bytes, event: bytes) -> None:
+        """Note a usage. One that is superseded whole by the next is not even decoded."""
+        if not self._per_choice and raw.count(b"{") == 1 and all(key in raw for key in _BOTH_COUNTS):
+            self._late_usage = raw
+        else:
+            self._read_late_usage()
+            self._observe(read_usage(raw), event)
+
+    def _read_late_usage(self) -> None:
+        if self._late_usage is not None:
+            raw, self._late_usage = self._late_usage, None
+            self._gauge.observe(read_usage(raw))
 
     def _observe(self, report: Report | None, event: bytes) -> None:
         if not self._per_choice:
@@ -169,7 +197,7 @@ class EventStream:
     def _keep_unmetered(self, event: bytes) -> None:
         assert self._unmetered is not None
         self._unmetered_bytes += len(event)
-        if self._gauge.report() is not None or self._unmetered_bytes > MAX_UNMETERED_BYTES:
+        if self.report() is not None or self._unmetered_bytes > MAX_UNMETERED_BYTES:
             self._unmetered = None
         else:
             self._unmetered.append(event)

@@ -33,7 +33,11 @@ log = logging.getLogger(__name__)
 
 MAX_REFUSAL_BYTES = 64 * 1024
 _JSON = (b"content-type", b"application/json")
-_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class Relay:
@@ -54,6 +58,7 @@ class Relay:
         self._ttft_ms: int | None = None
         self._bytes_relayed = 0
         self._ended = False
+        self._paused = False
         self._gone = False
         self._answer: tuple[int, Headers] | None = None
         self._last = b""
@@ -86,7 +91,7 @@ class Relay:
         self._dialect = dialect_of(backend.engine)
         content_type = next((value for name, value in headers if name == b"content-type"), b"")
         if status == 200 and self._admission.ask.streamed and content_type.startswith(b"text/event-stream"):
-            self._start_stream(content_type, backend)
+            self._start_stream(backend)
 
     def piece(self, data: bytes) -> None:
         if self._ended:
@@ -133,7 +138,7 @@ class Relay:
 
     # How it goes on.
 
-    def _start_stream(self, content_type: bytes, backend: BackendSpec) -> None:
+    def _start_stream(self, backend: BackendSpec) -> None:
         ask = self._admission.ask
         self._stream = EventStream(
             wish=ask.usage_wish,
@@ -142,7 +147,7 @@ class Relay:
             dialect=self._dialect,
             rename=rename_members(backend.served_model, ask.model),
         )
-        self.outbox.start(200, [(b"content-type", content_type), *_STREAM_HEADERS, self._id_header()])
+        self.outbox.start(200, [*_STREAM_HEADERS, self._id_header()])
 
     def _take(self, data: bytes) -> None:
         if self._ttft_ms is None:
@@ -191,8 +196,7 @@ class Relay:
         assert self._backend is not None
         rename = rename_members(self._backend.served_model, ask.model)
         self._last = body.replace(*rename, 1) if rename else body
-        content_type = next((v for n, v in self._engine_headers if n == b"content-type"), _JSON[1])
-        self._answer = (self._status, [(b"content-type", content_type)])
+        self._answer = (self._status, [_JSON])
         self._complete(answer.report, answer.finish_reason, texts=answer.texts)
 
     def _complete(
@@ -270,6 +274,7 @@ class Relay:
     def _settle(self, ending: Ending) -> None:
         self._ended = True
         self._collected.clear()
+        self._resume()  # the engine's own end must still be read, so that its place is given back
         attempts = self._dispatch.attempts if self._dispatch is not None else ()
         self._settlement.settle(ending, attempts=attempts, on_durable=self._durable)
 
@@ -298,8 +303,10 @@ class Relay:
 
     def _pause(self) -> None:
         if self._dispatch is not None and not self._ended:
+            self._paused = True
             self._dispatch.pause()
 
     def _resume(self) -> None:
-        if self._dispatch is not None and not self._ended:
+        if self._dispatch is not None and self._paused:
+            self._paused = False
             self._dispatch.resume()

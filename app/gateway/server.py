@@ -62,6 +62,7 @@ class GatewayServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=grace_s,
             )

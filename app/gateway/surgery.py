@@ -58,6 +58,8 @@ def object_end(data: bytes, start: int) -> int:
 def without(data: bytes, member: Member) -> bytes:
     """The bytes without this member and the comma that parted it from its neighbour."""
     start, end = member.start, member.end
+    if data[start - 1 : start] == b",":
+        return data[: start - 1] + data[end:]
     before = data[:start].rstrip(_SPACE)
     if before.endswith(b","):
         return before[:-1] + data[end:]

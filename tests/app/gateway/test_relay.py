@@ -172,6 +172,19 @@ async def test_what_an_engines_status_means(status: int, told: int, outcome: Out
     assert (b"engine says so" in on.body) is (outcome is Outcome.REFUSED_BY_ENGINE)
 
 
+async def test_an_engine_paused_for_a_slow_client_is_read_on_once_it_has_said_all() -> None:
+    on = stage()
+    on.relay.head(200, SSE, backend=BACKEND)
+    text = b'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n' % (
+        b"a" * 4000
+    )
+    on.relay.piece(text * 100)
+    assert on.dispatch.paused
+    on.relay.piece(_STREAM)
+    assert on.relay.ended
+    assert not on.dispatch.paused
+
+
 _EVENTS = st.lists(
     st.sampled_from(
         ["piece", "piece", "piece", "rest", "end", "break", "unreached", "gone", "abort", "commit", "lose"]
