@@ -129,7 +129,12 @@ async def discover(engine: Engine) -> Engine:
         raise DependencyError(
             f"the engine at {engine.url} does not tell its models: {error}\ntry: curl {engine.url}/v1/models"
         ) from error
-    kinds = {"vllm": "vllm", "llamacpp": "llama-server", "sglang": "sglang"}
+    kinds = {
+        "vllm": "vllm",
+        "llamacpp": "llama-server",
+        "sglang": "sglang",
+        "steelyard-simulator": "simulator",
+    }
     limit = served.get("max_model_len") or (served.get("meta") or {}).get("n_ctx") or engine.context
     kind = kinds.get(str(served.get("owned_by")), "openai")
     return replace(engine, kind=kind, model=str(served["id"]), context=int(limit))

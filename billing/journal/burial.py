@@ -56,6 +56,7 @@ async def bury(course: Course, desk: Desk) -> None:
     await course.post_all(lost)
     desk.metrics.lost.inc(number)
     async with desk.engine.begin() as connection:
+        await authority.lock(connection, course.incarnation_id)
         parked = await parking.holds(connection, course.incarnation_id)
         await authority.close(connection, course.incarnation_id, parked=parked)
     log.info("incarnation_closed", extra={"incarnation_id": course.incarnation_id, "lost": number})

@@ -51,6 +51,11 @@ class Used(msgspec.Struct, frozen=True, array_like=True):
     held: int
     used: int
 
+    @property
+    def taken(self) -> int:
+        """What it takes of the process' lease; the rest of the hold was free again when it was recorded."""
+        return min(self.held, self.used)
+
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     """A request that passed admission: who, what, at which pinned prices, with which holds."""

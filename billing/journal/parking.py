@@ -27,7 +27,7 @@ async def count(connection: AsyncConnection) -> int:
 
 
 async def holds(connection: AsyncConnection, incarnation_id: IncarnationId) -> dict[AllowanceId, int]:
-    """What the unresolved records of an incarnation may still take, by allowance."""
+    """What the unresolved records of an incarnation may still take, by allowance. Read it under its lock."""
     parked = parked_record.c
     query = select(parked.holds).where(parked.incarnation_id == incarnation_id, _OPEN)
     totals: Counter[AllowanceId] = Counter()

@@ -142,7 +142,7 @@ async def post_charges(
         return Posted(repeats=len(old) - conflicts, conflicts=conflicts)
     await connection.execute(_ROLL_UP, {"fresh": sorted(fresh_ids)})
     await ledger.post(connection, _transactions(fresh, payers, now=now))
-    uses = [(used.allowance_id, used.held, used.used) for charge in fresh for used in charge.settled.used]
+    uses = [(used.allowance_id, used.taken, used.used) for charge in fresh for used in charge.settled.used]
     unleased = await authority.post(connection, incarnation_id, uses)
     return Posted(
         events=len(fresh),

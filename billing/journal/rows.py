@@ -104,16 +104,20 @@ def refusal_row(refusal: Refusal, *, incarnation_id: IncarnationId) -> dict[str,
 def parked_row(
     entry: Entry | Orphan, *, incarnation_id: IncarnationId, reason: str, parked_at: datetime
 ) -> dict[str, Any]:
-    """The row of an entry that can't be posted, with its bytes and the holds that stay counted."""
+    """The row of an entry that can't be posted, with its bytes and what it still takes of the leases."""
     request_id: str | None = None
     holds: list[tuple[str, str]] = []
     match entry:
         case Charge():
             request_id = entry.admitted.request_id
-            holds = [(held.allowance_id, str(held.amount)) for held in entry.admitted.holds]
+            taken = {(used.allowance_id, used.held): used.taken for used in entry.settled.used}
+            holds = [
+                (held.allowance_id, str(taken.get((held.allowance_id, held.amount), held.amount)))
+                for held in entry.admitted.holds
+            ]
         case Orphan():
             request_id = entry.settled.request_id
-            holds = [(used.allowance_id, str(used.held)) for used in entry.settled.used]
+            holds = [(used.allowance_id, str(used.taken)) for used in entry.settled.used]
         case Refusal():
             request_id = entry.refused.request_id
         case Unreadable():

@@ -1,32 +1,32 @@
-"""The gateway's side of the journal: appends from the loop, durable in groups by a thread of its own.
+"""The gateway's side of the journal: written at once from the loop, durable in groups by a thread.
 
-The loop only encodes a record and puts it on a queue. The thread takes all that is queued, writes it
-with one call, syncs it with one, and tells the loop once for the whole group. A group starts no sooner
-than `commit_ms` after the one before: a lone record is durable at once, a busy gateway pays a bounded
+Records of one turn of the loop are written to the file by one call at the turn's end, so a request's
+admission is in the kernel's hands before the loop can see a byte of its answer: a killed process loses
+none that a client or an engine's answer could know of (a power cut may: hence the sync). The thread
+syncs what was written and tells the loop once for the whole group. A group starts no sooner than
+`commit_ms` after the one before: a lone record is durable at once, a busy gateway pays a bounded
 number of syncs.
 
-When the disk is full, the file is cut back to its last whole frame (the settler may have read all whole
-ones, never a part), so what follows stays readable. Settled records of that group are answered False and
-forgotten: their requests end as `lost`, by their last progress row. Admitted and progress records are
-kept and tried again, which also finds out that there is space. A failed *sync* is for good: the kernel
-has dropped the pages and nobody can know what is on the disk.
+When the disk is full, settled records are answered False and forgotten: their requests end as `lost`,
+by their last progress row. Admitted and progress records are kept and tried again, which also finds
+out that there is space.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
 from billing.journal import frames, lock
+from billing.journal.file import JournalFile
 from billing.journal.model import RECORD_VERSION, Admitted, Opened, Progress, Record, Settled, encode
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 OnDurable = Callable[[bool], None]
 _KEPT = (Admitted, Progress)
 _RETRY_S = 0.5
-_IDLE_S = 3600.0
 
 
 class _Item(NamedTuple):
@@ -43,34 +42,30 @@ class _Item(NamedTuple):
     kept: bool
     """Whether it is tried again after the disk was full."""
     synced: bool
-    """Whether its group has to be synced: an admission alone can wait for the next settlement."""
+    """Whether it has to be synced: an admission alone can wait for the next settlement."""
 
 
 class JournalWriter:
     """The open, locked journal of this process. Methods are called from the event loop's thread only.
 
-    writable: False once the disk refuses; stop admitting. True again when it has space.
-    failure: why not, for people.   groups, records: counters since the start.
+    groups: syncs since the start.   records: those written.
     """
 
     def __init__(self, descriptor: int, *, path: Path, clock: Clock, commit_ms: int) -> None:
         self.path = path
-        self.writable = True
-        self.failure: str | None = None
         self.groups = 0
         self.records = 0
-        self._descriptor = descriptor
+        self._file = JournalFile(descriptor, path=path)
         self._clock = clock
         self._commit_s = commit_ms / 1000
-        self._size = os.fstat(descriptor).st_size
-        self._queue: deque[_Item] = deque()
-        self._kept: list[_Item] = []
-        self._broken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: list[_Item] = []
+        self._flushing = False
         self._closing = False
+        self._unsynced: deque[_Item] = deque()
         self._asleep = False
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
@@ -92,25 +87,33 @@ class JournalWriter:
         return cls(descriptor, path=lock.path_of(folder, incarnation_id), clock=clock, commit_ms=commit_ms)
 
     @property
+    def writable(self) -> bool:
+        """False once the disk refuses: stop admitting. True again when it has space."""
+        return self._file.writable
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is not writable, for people."""
+        return self._file.failure
+
+    @property
     def backlog(self) -> int:
-        """Records that are queued or kept, not yet written."""
-        return len(self._queue) + len(self._kept)
+        """Records that are not yet written, or written and waited for, but not yet on the disk."""
+        return len(self._queue) + len(self._unsynced)
 
     def append(self, record: Record) -> None:
-        """Queue a record that nobody waits for: admitted, progress, refused. Dropped after `close`."""
+        """Write a record that nobody waits for: admitted, progress, refused. Dropped after `close`."""
         if not self._closing:
             kept = isinstance(record, _KEPT)
             self._put(_Item(frames.pack(encode(record)), None, kept, isinstance(record, Progress)))
 
     def settle(self, record: Settled, on_durable: OnDurable) -> None:
-        """Queue the end of a request; `on_durable` is called once, in the loop, never from within.
+        """Write the end of a request; `on_durable` is called once, in the loop, never from within.
 
         It gets True after the record is on the disk, False if the disk failed or the journal is closed.
         """
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
         if self._closing:
-            self._loop.call_soon(on_durable, False)
+            asyncio.get_running_loop().call_soon(on_durable, False)
         else:
             self._put(_Item(frames.pack(encode(record)), on_durable, kept=False, synced=True))
 
@@ -119,116 +122,91 @@ class JournalWriter:
         if self._closing:
             return
         self._closing = True
+        self._flush()
         self._stop.set()
         self._wake.set()
         await asyncio.to_thread(self._thread.join)
-        os.close(self._descriptor)
+        if not self._file.broken:
+            self._file.sync()
+        self._file.close()
         await asyncio.sleep(0)  # the last group's callbacks run before the caller goes on
+
+    # The loop.
 
     def _put(self, item: _Item) -> None:
         self._queue.append(item)
-        if self._asleep:
-            self._asleep = False
-            self._wake.set()
+        if not self._flushing:
+            self._flushing = True
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush)
 
-    # The thread. `_asleep` is set before the queue is looked at a last time, and read after a record
-    # was queued: one of the two sides sees the other.
+    def _flush(self) -> None:
+        """Write what this turn has queued; what must be durable goes to the thread."""
+        self._flushing = False
+        group, self._queue = self._queue, []
+        if self._file.broken:
+            _answer([(item.on_durable, False) for item in group])
+            return
+        written = self._file.write([item.frame for item in group])
+        self.records += written
+        waiting = [item for item in group[:written] if item.synced]
+        if waiting:
+            self._unsynced.extend(waiting)
+            if self._asleep:
+                self._asleep = False
+                self._wake.set()
+        if written < len(group) or not self._file.writable:
+            self._keep(group[written:])
+
+    def _keep(self, unwritten: Sequence[_Item]) -> None:
+        self._queue = [item for item in unwritten if item.kept]
+        _answer([(item.on_durable, False) for item in unwritten])
+        if not self._flushing and self._loop is not None and not self._closing:
+            self._flushing = True
+            self._loop.call_later(_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        """See whether there is space: by what was kept, or by a record that says nothing."""
+        if self._closing:
+            return
+        if not self._queue:
+            probe = Progress(at_ms=self._clock.now_ms(), readings=())
+            self._queue.append(_Item(frames.pack(encode(probe)), None, kept=False, synced=False))
+        self._flush()
+
+    # The thread. `_asleep` is set before the deque is looked at a last time, and read after items were
+    # added: one of the two sides sees the other.
 
     def _run(self) -> None:
         while self._await_work():
             started = self._clock.monotonic()
-            self._commit_or_break()
+            group = [self._unsynced.popleft() for _ in range(len(self._unsynced))]
+            self._tell(group, durable=self._sync())
+            self.groups += 1
             self._stop.wait(max(0.0, self._commit_s - (self._clock.monotonic() - started)))
-        if self._kept:
-            self._commit_or_break()
 
     def _await_work(self) -> bool:
-        """True when there is a group to write, False when the journal is closed and all is written."""
-        while not self._queue:
+        """True when something waits for a sync, False when the journal is closed and nothing does."""
+        while not self._unsynced:
             if self._closing:
                 return False
             self._wake.clear()
             self._asleep = True
-            if not self._queue and not self._closing:
-                woken = self._wake.wait(_IDLE_S if self.writable or self._broken else _RETRY_S)
-                if not woken and not self.writable and not self._broken:
-                    return True
+            if not self._unsynced and not self._closing:
+                self._wake.wait()
             self._asleep = False
         return True
 
-    def _commit_or_break(self) -> None:
+    def _sync(self) -> bool:
         try:
-            if not self._broken:
-                self._commit()
+            return not self._file.broken and self._file.sync()
         except Exception as error:  # the thread's rim: it stays, to answer whoever waits
-            log.critical("journal_thread_failed", exc_info=error)
-            self._break(f"the journal's thread failed: {error!r}")
-        if self._broken:
-            self._refuse_all()
-
-    def _commit(self) -> None:
-        group = self._kept + [self._queue.popleft() for _ in range(len(self._queue))]
-        self._kept = []
-        if not group:
-            probe = encode(Progress(at_ms=self._clock.now_ms(), readings=()))
-            group = [_Item(frames.pack(probe), None, kept=False, synced=False)]
-        written = self._write(group)
-        durable = self._sync(group[:written])
-        self._kept = [item for item in group[written:] if item.kept]
-        self.groups += 1
-        self.records += written
-        self._tell(group, written if durable else 0)
-
-    def _write(self, group: list[_Item]) -> int:
-        """How many items of the group are whole in the file; after fewer than all, it is cut to those."""
-        pieces = [item.frame for item in group]
-        data = memoryview(b"".join(pieces))
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._descriptor, data[done:])
-        except OSError as error:
-            return self._cut(pieces, done, error=error)
-        self._size += done
-        if not self.writable:
-            self.writable, self.failure = True, None
-            log.warning("journal_writable_again")
-        return len(group)
-
-    def _cut(self, pieces: list[bytes], done: int, *, error: OSError) -> int:
-        whole = frames.complete_prefix(pieces, done)
-        self._size += sum(map(len, pieces[:whole]))
-        if self.writable:
-            log.error("journal_unwritable", extra={"reason": str(error), "file": self.path.name})
-        self.writable, self.failure = False, f"the journal can't be written: {error.strerror}"
-        try:
-            os.ftruncate(self._descriptor, self._size)
-        except OSError as again:
-            self._break(f"a torn frame can't be cut off the journal: {again.strerror}")
-        return whole
-
-    def _sync(self, written: list[_Item]) -> bool:
-        if not any(item.synced for item in written):
-            return True
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            self._break(f"the journal can't be synced: {error.strerror}")
+            self._file.break_off(f"the journal's thread failed: {error!r}")
             return False
-        return True
 
-    def _break(self, reason: str) -> None:
-        self._broken, self.writable, self.failure = True, False, reason
-        log.critical("journal_broken", extra={"reason": reason, "file": self.path.name})
-
-    def _refuse_all(self) -> None:
-        group = self._kept + [self._queue.popleft() for _ in range(len(self._queue))]
-        self._kept = []
-        self._tell(group, 0)
-
-    def _tell(self, group: list[_Item], durable: int) -> None:
-        """One call into the loop for the whole group: the first `durable` items are on the disk."""
-        waiting = [(item.on_durable, at < durable) for at, item in enumerate(group) if item.on_durable]
+    def _tell(self, group: Sequence[_Item], *, durable: bool) -> None:
+        """One call into the loop for the whole group."""
+        waiting = [(item.on_durable, durable) for item in group if item.on_durable]
         if not waiting or self._loop is None:
             return
         try:
@@ -237,6 +215,7 @@ class JournalWriter:
             log.error("journal_callers_gone", extra={"records": len(waiting)})
 
 
-def _answer(waiting: list[tuple[OnDurable, bool]]) -> None:
+def _answer(waiting: Sequence[tuple[OnDurable | None, bool]]) -> None:
     for on_durable, durable in waiting:
-        on_durable(durable)
+        if on_durable is not None:
+            on_durable(durable)

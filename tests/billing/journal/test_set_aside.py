@@ -33,6 +33,10 @@ async def settle_dead(shop: Shop, folder: Path, incarnation_id: IncarnationId, *
     return settler
 
 
+def admitted_hold(admitted: Admitted) -> tuple[ids.AllowanceId, int]:
+    return admitted.holds[0].allowance_id, admitted.holds[0].amount
+
+
 def cheaper(shop: Shop) -> tuple[Admitted, Settled]:
     admitted = shop.catalogue.admitted(rates=Rates(1, 1, 1, 1))
     return admitted, settled(admitted)
@@ -40,12 +44,12 @@ def cheaper(shop: Shop) -> tuple[Admitted, Settled]:
 
 def miscalculated(shop: Shop) -> tuple[Admitted, Settled]:
     admitted = shop.catalogue.admitted()
-    return admitted, settled(admitted, cost_picos=1, used=(Used(*_held(admitted), 1),))
+    return admitted, settled(admitted, cost_picos=1, used=(Used(*admitted_hold(admitted), 1),))
 
 
 def undercharged(shop: Shop) -> tuple[Admitted, Settled]:
     admitted = shop.catalogue.admitted()
-    return admitted, settled(admitted, used=(Used(*_held(admitted), 1),))
+    return admitted, settled(admitted, used=(Used(*admitted_hold(admitted), 1),))
 
 
 def without_its_hold(shop: Shop) -> tuple[Admitted, Settled]:
@@ -110,8 +114,11 @@ FLAWS = [
 ]
 
 
-def _held(admitted: Admitted) -> tuple[ids.AllowanceId, int]:
-    return admitted.holds[0].allowance_id, admitted.holds[0].amount
+def _taken(pair: tuple[Admitted, Settled]) -> int:
+    """What a parked charge still takes of its lease: all of a hold of which its end does not tell."""
+    admitted, end = pair
+    held = admitted.holds[0].amount
+    return min(held, end.used[0].used) if end.used else held
 
 
 async def test_each_flawed_record_is_parked_and_every_other_one_is_posted(shop: Shop, tmp_path: Path) -> None:
@@ -126,13 +133,9 @@ async def test_each_flawed_record_is_parked_and_every_other_one_is_posted(shop: 
     assert {request for request, _ in parked} == {admitted.request_id for admitted, _ in bad}
     assert all(reason for _, reason in parked)
     assert settler.metrics.parked.collect()[0].samples[0].value == len(FLAWS)
-    held = sum(
-        held.amount
-        for admitted, _ in bad
-        for held in admitted.holds
-        if held.allowance_id == shop.wallet.allowance_id
-    )
-    assert await shop.outstanding(incarnation_id) == held
+    wallet = shop.wallet.allowance_id
+    ours = [pair for pair in bad if any(held.allowance_id == wallet for held in pair[0].holds)]
+    assert await shop.outstanding(incarnation_id) == sum(map(_taken, ours))
     await shop.assert_the_books_agree()
 
 
@@ -144,7 +147,7 @@ async def test_a_parked_record_that_was_mended_is_posted_once_and_its_hold_retur
     admitted = msgspec.structs.replace(shop.catalogue.admitted(), model_id=late, price_version_id="pbv_late")
     end = settled(admitted)
     await settle_dead(shop, tmp_path, incarnation_id, admitted, end)
-    assert await shop.outstanding(incarnation_id) == admitted.holds[0].amount
+    assert await shop.outstanding(incarnation_id) == end.cost_picos
     [parked_id] = await shop.rows("SELECT id FROM parked_record")
     async with shop.engine.begin() as connection:
         with pytest.raises(Conflict, match="no published price"):
@@ -158,6 +161,30 @@ async def test_a_parked_record_that_was_mended_is_posted_once_and_its_hold_retur
     assert await shop.events(incarnation_id) == {admitted.request_id: ("completed", end.cost_picos)}
     assert await shop.outstanding(incarnation_id) == 0
     assert (await shop.balance()).posted == DEPOSIT - end.cost_picos
+    await shop.assert_the_books_agree()
+
+
+async def test_a_repaired_record_takes_nothing_of_what_another_parked_one_still_needs(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """The process freed the rest of the first hold and used it for the second."""
+    late = ids.model_id()
+    charges = [
+        msgspec.structs.replace(
+            shop.catalogue.admitted(input_bound=bound), model_id=late, price_version_id="pbv_late"
+        )
+        for bound in (1000, 700)
+    ]
+    ends = [settled(charges[0], Usage(input=10)), settled(charges[1], Usage(input=700, output=500))]
+    incarnation_id = await shop.incarnation(lent=sum(end.cost_picos for end in ends))
+    records = [record for pair in zip(charges, ends, strict=True) for record in pair]
+    await settle_dead(shop, tmp_path, incarnation_id, *records)
+    await _publish(shop, late)
+    for parked_id in await shop.rows("SELECT id FROM parked_record ORDER BY file_offset"):
+        async with shop.engine.begin() as connection:
+            assert (await parking.retry(connection, parked_id, now=NOW)).unleased == 0
+    assert await shop.rows("SELECT sum(uncovered) FROM lease") == [0]
+    assert await shop.outstanding(incarnation_id) == 0
     await shop.assert_the_books_agree()
 
 

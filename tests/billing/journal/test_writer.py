@@ -60,6 +60,20 @@ async def test_an_answered_settlement_is_in_the_file_after_its_admission(tmp_pat
     await writer.close()
 
 
+async def test_an_admission_is_in_the_file_after_one_turn_of_the_loop_without_any_sync(
+    tmp_path: Path,
+) -> None:
+    """So a killed process loses none whose answer anybody has seen."""
+    writer = open_writer(tmp_path, commit_ms=1000)
+    admitted = [SOMEONE.admitted() for _ in range(3)]
+    for each in admitted:
+        writer.append(each)
+    await asyncio.sleep(0)
+    assert records_in(writer.path)[1:] == admitted
+    assert writer.groups == 0
+    await writer.close()
+
+
 async def test_records_keep_the_order_of_the_moves_over_many_groups(tmp_path: Path) -> None:
     writer = open_writer(tmp_path)
     moves: list[Record] = []
