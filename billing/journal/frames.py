@@ -7,7 +7,7 @@ write without its bytes; that is a torn tail as well. *Corrupt*: bytes that no w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def is_torn_for_good(tail: bytes) -> bool:
     return not any(_is_frame(tail, position) for position in range(1, last))
 
 
-def complete_prefix(frames: list[bytes], written: int) -> int:
+def complete_prefix(frames: Sequence[bytes], written: int) -> int:
     """How many of `frames`, written one after the other, are whole within the first `written` bytes."""
     return sum(1 for end in _ends(frames) if end <= written)
 
@@ -92,7 +92,7 @@ def _is_frame(data: bytes, position: int) -> bool:
     return 0 < length <= len(data) - body and bool(crc32(data[body : body + length]) == checksum)
 
 
-def _ends(frames: list[bytes]) -> Iterator[int]:
+def _ends(frames: Sequence[bytes]) -> Iterator[int]:
     end = 0
     for frame in frames:
         end += len(frame)

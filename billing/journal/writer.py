@@ -200,7 +200,7 @@ class JournalWriter:
     def _sync(self) -> bool:
         try:
             return not self._file.broken and self._file.sync()
-        except Exception as error:  # the thread's rim: it stays, to answer whoever waits
+        except Exception as error:  # noqa: BLE001 - the thread stays, to answer whoever waits
             self._file.break_off(f"the journal's thread failed: {error!r}")
             return False
 
