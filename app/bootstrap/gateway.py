@@ -197,6 +197,7 @@ class GatewayProcess:
         self._access_log.start()
         running.start()
         serving = asyncio.create_task(server.run_on(listener), name="serve")
+        serving.add_done_callback(self._server_ended)
         self._state = "serving"
         self.serving.set()
         log.info("gateway_started", extra={"port": own.gateway_port, "incarnation_id": self._incarnation_id})
@@ -254,6 +255,11 @@ class GatewayProcess:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         return None
+
+    def _server_ended(self, _serving: asyncio.Task[None]) -> None:
+        if not self._stop.is_set():
+            log.critical("server_ended")
+            self.stop(exit_code=1)
 
     def _take_fleet(self, fleet: Fleet) -> None:
         self._registry.apply(fleet.backends)

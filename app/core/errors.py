@@ -113,6 +113,14 @@ class EngineRefused(EngineError):
     code = "engine_refused"
 
 
+class EngineOverloaded(EngineError):
+    """The engine, or every one that could be tried, said that it is too busy."""
+
+    code = "engine_overloaded"
+    status = 503
+    retryable = True
+
+
 class StreamBroken(EngineError):
     """The answer ended before its end: connection lost, malformed, idle for too long."""
 

@@ -81,7 +81,7 @@ def usage_json(report: Report) -> dict[str, Any]:
 def error_headers(error: SteelyardError) -> Headers:
     """Retry-After in whole seconds where waiting helps, Allow where the method was wrong."""
     headers: Headers = []
-    retry_after_s = getattr(error, "retry_after_s", None)
+    retry_after_s = error.retry_after_s if isinstance(error, Rejected) else error.facts.get("retry_after_s")
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_s))))
     if "allow" in error.facts:

@@ -7,6 +7,7 @@ import msgspec
 from app.core.errors import (
     ConnectFailed,
     EngineError,
+    EngineOverloaded,
     EngineRefused,
     FirstTokenTimeout,
     Rejected,
@@ -37,17 +38,16 @@ def engine_refusal(status: int, body: bytes, *, headers: Headers) -> SteelyardEr
     Anything else is a fault of the engine or of how it is set up, and no business of the client.
     """
     if status == 503:
-        error = EngineError("The engine is overloaded.", engine_status=status)
-        error.status, error.code, error.retryable = 503, "engine_overloaded", True
-        setattr(error, "retry_after_s", _retry_after_s(headers))  # noqa: B010 (an EngineError has no such field)
-        return error
+        return EngineOverloaded(
+            "The engine is overloaded.", engine_status=status, retry_after_s=_retry_after_s(headers)
+        )
     if status not in REFUSED_BY_REQUEST:
         return EngineError("The engine failed to answer.", engine_status=status)
     message, param = engine_message(body)
     refused = EngineRefused(message, param=param, engine_status=status)
     refused.status = status
     if status == 429:
-        setattr(refused, "retry_after_s", _retry_after_s(headers))  # noqa: B010
+        refused.facts["retry_after_s"] = _retry_after_s(headers)
     return refused
 
 
