@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ARRAY, Text, any_, bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,9 +16,13 @@ from billing.journal.tables import usage_conflict, usage_event
 
 
 async def hashes(connection: AsyncConnection, request_ids: Iterable[RequestId]) -> dict[RequestId, bytes]:
-    """The payload hashes of the requests that have an event."""
+    """The payload hashes of the requests that have an event.
+
+    One array, however many they are: a statement has at most 32,767 parameters.
+    """
     event = usage_event.c
-    query = select(event.request_id, event.payload_hash).where(event.request_id.in_(list(request_ids)))
+    wanted = any_(bindparam("wanted", list(request_ids), ARRAY(Text)))
+    query = select(event.request_id, event.payload_hash).where(event.request_id == wanted)
     return {
         RequestId(request_id): payload_hash for request_id, payload_hash in await connection.execute(query)
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ARRAY, Text, any_, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.errors import Conflict, Rejected, RejectReason
@@ -42,8 +42,9 @@ async def among(
 ) -> set[RequestId]:
     """Which of the requests have been parked, resolved or not."""
     parked = parked_record.c
+    wanted = any_(bindparam("wanted", list(request_ids), ARRAY(Text)))
     query = select(parked.request_id).where(
-        parked.incarnation_id == incarnation_id, parked.request_id.in_(list(request_ids))
+        parked.incarnation_id == incarnation_id, parked.request_id == wanted
     )
     return {RequestId(request_id) for request_id in (await connection.execute(query)).scalars()}
 

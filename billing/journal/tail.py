@@ -57,7 +57,7 @@ class JournalTail:
             os.fdatasync(self._descriptor)
             self._suspect = None
             self.offset = frames[-1].end
-        elif tail is Tail.CORRUPT:
+        elif tail is Tail.CORRUPT or self.more:  # no record is so long: it is a hole, with more behind it
             self._suspect_or_stop(data)
         elif tail is Tail.TORN and self.state is State.DEAD and not is_torn_for_good(data):
             self.stop("a record's length is corrupt")

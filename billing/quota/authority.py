@@ -31,11 +31,10 @@ class AllowanceUnknown(SteelyardError):
     status = 404
 
 
-_POST = text("SELECT * FROM quota_post(:incarnation, :ids, :held, :covered, :used)").bindparams(
+_POST = text("SELECT * FROM quota_post(:incarnation, :ids, :taken, :used)").bindparams(
     bindparam("incarnation", type_=Text),
     bindparam("ids", type_=ARRAY(Text)),
-    bindparam("held", type_=ARRAY(PicosType)),
-    bindparam("covered", type_=ARRAY(PicosType)),
+    bindparam("taken", type_=ARRAY(PicosType)),
     bindparam("used", type_=ARRAY(PicosType)),
 )
 _CLOSE = text("SELECT quota_close(:incarnation, :ids, :parked, :released)").bindparams(
@@ -91,31 +90,40 @@ async def post(
 ) -> dict[AllowanceId, int]:
     """Spend what new events used; returns what no lease covered, by allowance.
 
-    uses: (allowance, held n, used x) of each new event, all of one incarnation. An overrun (x > n) and
-    use after an operator's release are unleased.
+    uses: (allowance, taken, used) of each new event, all of one incarnation. taken: what its record takes
+    of the lease, min(held, used) as recorded; used: what is spent. They differ by an overrun (unleased, as
+    is use after an operator's release), or where a parked record is repaired to less (the rest is free).
     """
     sums: dict[AllowanceId, list[int]] = {}
-    for allowance_id, held, used in uses:
-        if held < 0 or used < 0:
-            raise ValueError("amounts held and used are never negative")
-        row = sums.setdefault(allowance_id, [0, 0, 0])
-        row[0] += held
-        row[1] += min(held, used)
-        row[2] += used
+    for allowance_id, taken, used in uses:
+        if taken < 0 or used < 0:
+            raise ValueError("amounts taken and used are never negative")
+        row = sums.setdefault(allowance_id, [0, 0])
+        row[0] += taken
+        row[1] += used
     if not sums:
         return {}
-    held_all, covered_all, used_all = zip(*sums.values(), strict=True)
+    taken_all, used_all = zip(*sums.values(), strict=True)
     rows = await connection.execute(
         _POST,
         {
             "incarnation": incarnation_id,
             "ids": list(sums),
-            "held": list(held_all),
-            "covered": list(covered_all),
+            "taken": list(taken_all),
             "used": list(used_all),
         },
     )
     return {AllowanceId(row.allowance_id): int(row.unleased) for row in rows}
+
+
+async def lock(connection: AsyncConnection, incarnation_id: IncarnationId) -> None:
+    """Lock an incarnation, so that what is read next stays true until it is closed or released.
+
+    Nothing is posted of it meanwhile. The first of the locks that `close` takes.
+    """
+    await connection.execute(
+        select(incarnation.c.id).where(incarnation.c.id == incarnation_id).with_for_update()
+    )
 
 
 async def close(
@@ -123,8 +131,8 @@ async def close(
 ) -> None:
     """End an incarnation that is proven dead and posted; its leases return but for what is parked.
 
-    parked: what its parked records still take, by allowance: the sum of min(held, used) as recorded. A
-    parked record is resolved by a post of (that amount, what it used). Idempotent.
+    parked: what its parked records still take, by allowance: the sum of min(held, used) as recorded, read
+    under `lock`. A parked record is resolved by a post of (that amount, what it used). Idempotent.
     """
     await _close(connection, incarnation_id, parked=parked, released=False)
 
@@ -141,9 +149,8 @@ async def release(
 
 async def status(connection: AsyncConnection, allowance_id: AllowanceId) -> AllowanceStatus:
     """Where an allowance stands now. Raises AllowanceUnknown."""
-    out = select(func.coalesce(func.sum(lease.c.granted - lease.c.settled - lease.c.returned), 0)).where(
-        lease.c.allowance_id == allowance.c.id
-    )
+    amount = lease.c.granted - lease.c.settled - lease.c.returned
+    out = select(func.coalesce(func.sum(amount), 0)).where(lease.c.allowance_id == allowance.c.id, amount > 0)
     row = (
         await connection.execute(
             select(
@@ -182,7 +189,7 @@ async def uncovered(connection: AsyncConnection) -> int:
     total = await connection.scalar(
         select(func.coalesce(func.sum(lease.c.uncovered), 0))
         .join(incarnation, incarnation.c.id == lease.c.incarnation_id)
-        .where(~incarnation.c.released)
+        .where(~incarnation.c.released, lease.c.uncovered > 0)
     )
     return int(total or 0)
 

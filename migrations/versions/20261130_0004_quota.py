@@ -58,6 +58,7 @@ CREATE TABLE lease (
 );
 CREATE INDEX lease_outstanding ON lease (allowance_id) WHERE granted - settled - returned > 0;
 CREATE INDEX lease_by_incarnation ON lease (incarnation_id);
+CREATE INDEX lease_uncovered ON lease (incarnation_id) WHERE uncovered > 0;
 
 CREATE FUNCTION lease_only_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -197,44 +198,38 @@ END $$;
 """
 
 POST_AND_CLOSE = """
--- New events of an incarnation, summed by allowance: held n, covered min(x, n), used x. Returns what was unleased.
--- On a closed incarnation (a parked row was repaired) the rest of the hold goes back with it.
-CREATE FUNCTION quota_post(
-  p_incarnation text, p_ids text[], p_held numeric[], p_covered numeric[], p_used numeric[]
-) RETURNS TABLE (allowance_id text, unleased numeric) LANGUAGE plpgsql AS $$
+-- New events of an incarnation, summed by allowance: taken of the lease min(x, n) as recorded, used x. Returns
+-- what was unleased. A parked row that is repaired to less uses less than it takes: the lease ends what it
+-- had taken all the same, so nothing stays out, whether its process lives or not.
+CREATE FUNCTION quota_post(p_incarnation text, p_ids text[], p_taken numeric[], p_used numeric[]) RETURNS TABLE (allowance_id text, unleased numeric) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  v_incarnation incarnation;
   v_event record;
   v_outstanding numeric;
   v_taken numeric;
-  v_rest numeric;
 BEGIN
-  SELECT * INTO v_incarnation FROM incarnation WHERE id = p_incarnation FOR UPDATE;
+  PERFORM FROM incarnation WHERE id = p_incarnation FOR UPDATE;
   PERFORM FROM allowance WHERE id = ANY (p_ids) ORDER BY id FOR UPDATE;
   FOR v_event IN
-    SELECT * FROM unnest(p_ids, p_held, p_covered, p_used) AS e(id, held, covered, used) ORDER BY e.id
+    SELECT * FROM unnest(p_ids, p_taken, p_used) AS e(id, taken, used) ORDER BY e.id
   LOOP
     SELECT coalesce(sum(l.granted - l.settled - l.returned), 0) INTO v_outstanding
     FROM lease l WHERE l.allowance_id = v_event.id AND l.incarnation_id = p_incarnation;
-    v_taken := least(v_event.covered, v_outstanding);
-    v_rest := CASE v_incarnation.status WHEN 'closed'
-      THEN least(v_event.held - v_event.covered, v_outstanding - v_taken) ELSE 0 END;
-    UPDATE lease l SET settled = l.settled + v_taken, returned = l.returned + v_rest,
-      uncovered = l.uncovered + v_event.covered - v_taken
+    v_taken := least(v_event.taken, v_outstanding);
+    UPDATE lease l SET settled = l.settled + v_taken, uncovered = l.uncovered + v_event.taken - v_taken
     WHERE l.allowance_id = v_event.id AND l.incarnation_id = p_incarnation;
-    UPDATE allowance a SET spent = a.spent + v_event.used, unleased = a.unleased + v_event.used - v_taken
+    unleased := greatest(v_event.used - v_taken, 0);
+    UPDATE allowance a SET spent = a.spent + v_event.used, unleased = a.unleased + quota_post.unleased
     WHERE a.id = v_event.id;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'no allowance %', v_event.id USING ERRCODE = 'foreign_key_violation';
     END IF;
+    IF v_event.used < v_taken THEN
+      PERFORM quota_tell_askers(array[v_event.id]);
+    END IF;
     allowance_id := v_event.id;
-    unleased := v_event.used - v_taken;
     RETURN NEXT;
   END LOOP;
-  IF v_incarnation.status = 'closed' THEN
-    PERFORM quota_tell_askers(p_ids);
-  END IF;
 END $$;
 
 -- End an incarnation: all goes back but what parked rows may still take. Idempotent; also of one never registered,

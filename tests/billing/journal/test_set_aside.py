@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from app.core import ids
 from app.core.errors import Conflict, Rejected
 from app.core.ids import IncarnationId
 from app.core.money import PICOS_PER_UNIT
-from billing.journal import parking
+from billing.journal import conflicts, parking
 from billing.journal.frames import pack
 from billing.journal.model import Admitted, Held, Record, Settled, Used
 from billing.journal.settler import Settler
@@ -188,6 +190,36 @@ async def test_a_repaired_record_takes_nothing_of_what_another_parked_one_still_
     await shop.assert_the_books_agree()
 
 
+async def test_a_record_repaired_while_its_incarnation_is_being_closed_leaves_nothing_out(
+    shop: Shop, tmp_path: Path
+) -> None:
+    late = ids.model_id()
+    admitted = msgspec.structs.replace(shop.catalogue.admitted(), model_id=late, price_version_id="pbv_late")
+    incarnation_id = await shop.incarnation()
+    writer = await journals.live(tmp_path, incarnation_id, admitted, settled(admitted), clock=shop.clock)
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    await settler.look()
+    await _publish(shop, late)
+    await writer.close()
+    [parked_id] = await shop.rows("SELECT id FROM parked_record")
+    async with shop.engine.begin() as connection:
+        assert (await parking.retry(connection, parked_id, now=NOW)).events == 1
+        burial = asyncio.create_task(settler.look())
+        while await shop.rows("SELECT count(*) FROM pg_locks WHERE NOT granted") == [0]:
+            await asyncio.sleep(0)
+    await burial
+    assert await shop.rows("SELECT status FROM incarnation WHERE id = :id", id=incarnation_id) == ["closed"]
+    assert await shop.outstanding(incarnation_id) == 0
+
+
+async def test_any_number_of_requests_is_looked_up_at_once(shop: Shop) -> None:
+    """More than a statement may have parameters: a process may die with that many open."""
+    many = {ids.request_id() for _ in range(40_000)}
+    async with shop.engine.connect() as connection:
+        assert await conflicts.hashes(connection, many) == {}
+        assert await parking.among(connection, ids.incarnation_id(), request_ids=many) == set()
+
+
 async def _publish(shop: Shop, model_id: ids.ModelId) -> None:
     steps = [
         "INSERT INTO price_book (id, name, currency) VALUES ('pbk_late', 'late', 'USD')",
@@ -226,7 +258,7 @@ async def test_a_restart_does_not_park_again_what_is_parked_or_read_it_for_ever(
     await settler.look()
     assert await shop.rows("SELECT request_id FROM parked_record") == [flawed[0].request_id]
     assert set(await shop.events(incarnation_id)) == {running.request_id, done.request_id, last.request_id}
-    assert await shop.outstanding(incarnation_id) == flawed[0].holds[0].amount
+    assert await shop.outstanding(incarnation_id) == _taken(flawed)
 
 
 async def test_a_second_settlement_that_says_otherwise_is_a_conflict_not_a_charge(
@@ -269,12 +301,12 @@ async def test_a_settlement_without_admission_is_parked_when_its_journal_ends(
     shop: Shop, tmp_path: Path
 ) -> None:
     incarnation_id = await shop.incarnation()
-    admitted = shop.catalogue.admitted()
-    await settle_dead(shop, tmp_path, incarnation_id, settled(admitted))
+    end = settled(shop.catalogue.admitted())
+    await settle_dead(shop, tmp_path, incarnation_id, end)
     assert await shop.rows("SELECT request_id, reason FROM parked_record") == [
-        (admitted.request_id, "its admission is missing")
+        (end.request_id, "its admission is missing")
     ]
-    assert await shop.outstanding(incarnation_id) == admitted.holds[0].amount
+    assert await shop.outstanding(incarnation_id) == end.cost_picos
 
 
 async def test_a_frame_that_is_no_record_is_parked(shop: Shop, tmp_path: Path) -> None:
@@ -318,6 +350,22 @@ async def test_a_corrupt_frame_stops_that_journal_only_and_keeps_its_leases(
     await again.look()
     assert len(list((tmp_path / "quarantine").iterdir())) == 1
     again.close()
+
+
+async def test_a_dead_journal_with_a_hole_larger_than_one_read_is_not_given_up(
+    shop: Shop, tmp_path: Path
+) -> None:
+    incarnation_id = await shop.incarnation()
+    admitted = [shop.catalogue.admitted() for _ in range(2)]
+    frames = journals.frames(incarnation_id, [r for a in admitted for r in (a, settled(a))])
+    path = journals.dead(tmp_path, incarnation_id, b"".join(frames[:3]))
+    os.truncate(path, 9 * 1024 * 1024)
+    journals.append(path, b"".join(frames[3:]))
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
+    assert await settler.look() == 1
+    assert list(settler.health()[1]["stopped_journals"]) == [incarnation_id]
+    assert await shop.rows("SELECT status FROM incarnation WHERE id = :id", id=incarnation_id) == ["open"]
+    settler.close()
 
 
 async def test_a_live_journal_is_called_corrupt_only_when_it_stays_so(shop: Shop, tmp_path: Path) -> None:

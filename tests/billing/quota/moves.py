@@ -118,9 +118,6 @@ def resolve(world: World, pick: Pick) -> None:
         process, request = parked[pick(len(parked))]
         needs_of = process.parked[request].needs
         used = {n.allowance_id: amount_used(n, pick) for n in needs_of}
-        if not world.twin.incarnations[process.id].closed:
-            # Repaired to less, the difference stays out until the close; that is no case of L1.
-            used = {n.allowance_id: n.amount for n in needs_of}
         world.resolve(process, request, used)
 
 

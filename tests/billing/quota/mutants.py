@@ -71,8 +71,8 @@ class NeverFreesTheRestOfAHold(Leases):
 
 
 class PostTakesMoreThanIsOut(Twin):
-    def takes(self, covered: int, row: Row) -> int:
-        return covered
+    def takes(self, recorded: int, row: Row) -> int:
+        return recorded
 
 
 class PostTakesAnOverrunFromTheLease(Twin):
@@ -271,13 +271,14 @@ class CloseKeepsMoreThanIsOut(Twin):
 
 
 class ARepairKeepsTheRest(Twin):
-    def returns_rest(self, incarnation: IncarnationId) -> bool:
-        return False
+    def repair_takes(self, parked: int, used: int) -> int:
+        return min(parked, used)
 
 
-class APostReturnsTheRestOfTheLiving(Twin):
-    def returns_rest(self, incarnation: IncarnationId) -> bool:
-        return True
+class ARepairToLessWakesNobody(Twin):
+    def post(self, incarnation: IncarnationId, uses: Sequence[tuple[AllowanceId, int, int]]) -> None:
+        super().post(incarnation, uses)
+        self.told.clear()
 
 
 class GrantsBelowALoweredLimit(Twin):

@@ -262,6 +262,21 @@ def a_parked_row_is_kept_at_the_close_and_repaired_after_it(rules: Rules) -> Non
     assert (world.twin.outstanding(A), world.twin.available(A)) == (0, 7)
 
 
+def a_parked_row_is_repaired_to_less_while_its_process_lives(rules: Rules) -> None:
+    """What it took and did not use is free for others at once, and they are told."""
+    world, first, second = pair(rules, 9)
+    held = hold(world, first, ("a", 6))
+    world.settle(first, held, {A: 6})
+    world.post(first, 2, park=True)
+    request = world.ask(second, [Need(A, 7)])
+    converse(world, second)
+    world.notices.clear()
+    world.resolve(first, held, {A: 2})
+    world.check()
+    world.run_fairly(world.now + 0.01, done=lambda: request in world.outcomes)
+    ends_in_hold(world, request)
+
+
 def after_an_operators_release_the_machine_comes_back(rules: Rules) -> None:
     """What it admitted meanwhile is unleased, no more than what was out; it learns that it is closed."""
     world, first, _ = pair(rules, 9)
@@ -336,6 +351,7 @@ STORIES: tuple[Story, ...] = (
     below_a_lowered_limit_what_gets_free_goes_back,
     a_process_cut_off_admits_from_what_it_has_and_asks_in_vain,
     a_parked_row_is_kept_at_the_close_and_repaired_after_it,
+    a_parked_row_is_repaired_to_less_while_its_process_lives,
     after_an_operators_release_the_machine_comes_back,
     a_sync_that_arrives_after_the_close_gives_nothing,
     a_power_cut_between_settled_and_its_sync,

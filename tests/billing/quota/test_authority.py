@@ -50,7 +50,7 @@ async def test_a_need_above_what_is_available_is_denied_and_starts_a_recall(desk
 
 async def test_posting_settles_the_lease_and_counts_an_overrun_as_unleased(desk: Desk) -> None:
     allowance, incarnation = await borrowed(desk, 60, limit=100)
-    assert await desk.post(incarnation, (allowance, 20, 5), (allowance, 20, 23)) == {allowance: 3}
+    assert await desk.post(incarnation, (allowance, 5, 5), (allowance, 20, 23)) == {allowance: 3}
     status = await desk.status(allowance)
     assert (status.spent, status.unleased, status.outstanding, status.available) == (28, 3, 35, 37)
     assert await desk.uncovered() == 0
@@ -153,7 +153,7 @@ async def test_use_after_an_operators_release_is_unleased_and_no_alarm(desk: Des
     allowance, incarnation = await borrowed(desk, 6, limit=10)
     await desk.close(incarnation, released=True)
     assert (await desk.status(allowance)).available == 10
-    assert await desk.post(incarnation, (allowance, 6, 4)) == {allowance: 4}
+    assert await desk.post(incarnation, (allowance, 4, 4)) == {allowance: 4}
     status = await desk.status(allowance)
     assert (status.spent, status.unleased, status.available) == (4, 4, 6)
     assert await desk.uncovered() == 0

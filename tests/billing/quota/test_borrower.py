@@ -277,7 +277,7 @@ async def test_processes_under_load_spend_what_they_used_and_never_pass_the_limi
                 await asyncio.sleep(0)
                 amount = min(draw.randrange(20), hold.needs[0].amount)
                 used.append(amount)
-                await desk.post(process.id, (allowance, hold.needs[0].amount, amount))
+                await desk.post(process.id, (allowance, min(hold.needs[0].amount, amount), amount))
                 process.settle(hold, amount)
 
     async with running(desk, *processes):

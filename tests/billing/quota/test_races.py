@@ -82,7 +82,7 @@ async def test_grants_posts_and_closes_in_opposite_order_never_deadlock(desk: De
 
     async def posts(order: tuple[AllowanceId, ...]) -> None:
         for _ in range(ROUNDS):
-            await desk.post(posting, *((x, 2, 1) for x in order))
+            await desk.post(posting, *((x, 1, 1) for x in order))
 
     async def closes() -> None:
         for incarnation in dying:

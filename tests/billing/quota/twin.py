@@ -140,29 +140,29 @@ class Twin:
     def post(self, incarnation: IncarnationId, uses: Sequence[tuple[AllowanceId, int, int]]) -> None:
         for allowance in sorted({use[0] for use in uses}):
             mine = [use for use in uses if use[0] == allowance]
-            covered = sum(self.covers(held, used) for _, held, used in mine)
+            recorded, used = sum(use[1] for use in mine), sum(use[2] for use in mine)
             row = self.row(allowance, incarnation)
-            taken = self.takes(covered, row)
+            taken = self.takes(recorded, row)
             row.settled += taken
-            row.uncovered += covered - taken
-            if self.returns_rest(incarnation):
-                row.returned += min(sum(use[1] for use in mine) - covered, row.outstanding)
+            row.uncovered += recorded - taken
             own = self.allowances[allowance]
-            own.spent += sum(use[2] for use in mine)
-            own.unleased += self.unleased(sum(use[2] for use in mine), taken)
+            own.spent += used
+            own.unleased += self.unleased(used, taken)
+            if used < taken:
+                self.tell_askers([allowance])
 
     def covers(self, held: int, used: int) -> int:
         return min(held, used)
 
-    def takes(self, covered: int, row: Row) -> int:
-        return min(covered, row.outstanding)
+    def repair_takes(self, parked: int, used: int) -> int:
+        """What a parked record takes of its lease when it is repaired to another use."""
+        return parked
+
+    def takes(self, recorded: int, row: Row) -> int:
+        return min(recorded, row.outstanding)
 
     def unleased(self, used: int, taken: int) -> int:
-        return used - taken
-
-    def returns_rest(self, incarnation: IncarnationId) -> bool:
-        known = self.incarnations.get(incarnation)
-        return known is not None and known.closed
+        return max(used - taken, 0)
 
     def close(
         self, incarnation: IncarnationId, parked: Mapping[AllowanceId, int], *, released: bool = False

@@ -176,8 +176,13 @@ class World:
         self._post(process, uses)
 
     def resolve(self, process: Process, request: int, used: dict[AllowanceId, int]) -> None:
+        """A parked record is repaired, to what it used in truth: maybe less, maybe more than it says."""
         entry = process.parked.pop(request)
-        self._post(process, self._event(request, entry.needs, used))
+        if request not in self.events:
+            self.events[request] = used
+            takes = self.twin.repair_takes
+            ids = [(n.allowance_id, n.amount, used[n.allowance_id]) for n in entry.needs]
+            self._post(process, [(allowance, takes(parked, x), x) for allowance, parked, x in ids])
 
     def die(self, process: Process, *, journal_ends: int) -> None:
         process.alive = False
@@ -220,7 +225,8 @@ class World:
         if request in self.events:
             return []
         self.events[request] = used
-        return [(need.allowance_id, need.amount, used[need.allowance_id]) for need in needs]
+        covers = self.twin.covers
+        return [(n.allowance_id, covers(n.amount, used[n.allowance_id]), used[n.allowance_id]) for n in needs]
 
     def _post(self, process: Process, uses: list[tuple[AllowanceId, int, int]]) -> None:
         self.twin.now = self.now
