@@ -143,5 +143,25 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Record = Opened | Admitted | Progress | Settled | Refused
 
-encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Record).decode
+_encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Record, strict=False).decode
+"""Not strict: an amount beyond 64 bits is written as its decimal digits."""
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record; `decode` gives back an equal one, however large its amounts are."""
+    try:
+        return _encode(record)
+    except OverflowError:
+        return _encode(_spelled_out(msgspec.to_builtins(record)))
+
+
+def _spelled_out(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _spelled_out(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_spelled_out(item) for item in value]
+        case int() if value.bit_length() >= 64:
+            return str(value)
+    return value

@@ -217,5 +217,8 @@ class JournalWriter:
 
 def _answer(waiting: Sequence[tuple[OnDurable | None, bool]]) -> None:
     for on_durable, durable in waiting:
-        if on_durable is not None:
-            on_durable(durable)
+        try:
+            if on_durable is not None:
+                on_durable(durable)
+        except Exception:  # the rim of the callers: the others of the group wait for their own answers
+            log.exception("journal_caller_failed")

@@ -110,6 +110,21 @@ async def test_an_answer_never_comes_from_within_the_call(tmp_path: Path) -> Non
     assert answers == [True, False]
 
 
+async def test_a_caller_that_fails_does_not_keep_the_answers_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(durable: bool) -> None:
+        raise KeyError(durable)
+
+    writer = open_writer(tmp_path, commit_ms=50)
+    answers: list[bool] = []
+    for on_durable in (answers.append, fails, answers.append):
+        writer.settle(settled(SOMEONE.admitted()), on_durable)
+    await writer.close()
+    assert answers == [True, True]
+    assert "journal_caller_failed" in caplog.messages
+
+
 async def test_close_writes_what_is_queued_and_frees_the_lock(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, commit_ms=1000)
     admitted = SOMEONE.admitted()
