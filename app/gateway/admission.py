@@ -87,7 +87,11 @@ class AdmissionDesk:
         max_tokens: int,
     ) -> Admitted:
         most_input = input_bound(
-            len(ask.body), prompts=ask.prompts, context_limit=model.context_limit, is_text=ask.is_text
+            len(ask.body),
+            rendered_bytes=ask.rendered_bytes,
+            prompts=ask.prompts,
+            context_limit=model.context_limit,
+            is_text=ask.is_text,
         )
         most_output = output_bound(max_tokens, choices=ask.choices * ask.prompts)
         if ask.echo:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from app.core.errors import Rejected, RejectReason
 from app.gateway.model import Ask, Endpoint, UsageWish
+from app.gateway.rendered import Message, rendered_bytes
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 128
@@ -27,10 +28,6 @@ _TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinki
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-
-
-class _Message(msgspec.Struct):
-    content: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Part(msgspec.Struct):
@@ -46,8 +43,14 @@ class _Body(msgspec.Struct):
     n: int | None = None
     best_of: int | None = None
     echo: bool | None = None
-    messages: list[_Message] | UnsetType = UNSET
+    messages: list[Message] | UnsetType = UNSET
     prompt: msgspec.Raw | UnsetType = UNSET
+    # What a chat template prints as JSON.
+    tools: msgspec.Raw | UnsetType = UNSET
+    functions: msgspec.Raw | UnsetType = UNSET
+    documents: msgspec.Raw | UnsetType = UNSET
+    response_format: msgspec.Raw | UnsetType = UNSET
+    chat_template_kwargs: msgspec.Raw | UnsetType = UNSET
     # Engine-only: a caller may not steer the engine, and never beyond what was held for.
     priority: msgspec.Raw | UnsetType = UNSET
     cache_salt: msgspec.Raw | UnsetType = UNSET
@@ -70,23 +73,49 @@ class _Body(msgspec.Struct):
     timings_per_token: msgspec.Raw | UnsetType = UNSET
     return_progress: msgspec.Raw | UnsetType = UNSET
     response_fields: msgspec.Raw | UnsetType = UNSET
+    chat_template: msgspec.Raw | UnsetType = UNSET
+    prompt_embeds: msgspec.Raw | UnsetType = UNSET
+    input_embeds: msgspec.Raw | UnsetType = UNSET
+    logits_processors: msgspec.Raw | UnsetType = UNSET
+    custom_logit_processor: msgspec.Raw | UnsetType = UNSET
+    session_params: msgspec.Raw | UnsetType = UNSET
+    extra_key: msgspec.Raw | UnsetType = UNSET
+    lora: msgspec.Raw | UnsetType = UNSET
+    lora_path: msgspec.Raw | UnsetType = UNSET
 
 
 _LIST = ord("[")
 _decoder = msgspec.json.Decoder(_Body)
 _parts = msgspec.json.Decoder(list[_Part]).decode
 ENGINE_ONLY = tuple(
-    field for field, default in zip(_Body.__struct_fields__[10:], _Body.__struct_defaults__[9:], strict=True)
-    if default is UNSET
+    _Body.__struct_fields__[_Body.__struct_fields__.index("priority"):]
 )  # fmt: skip
+_rendered = attrgetter("tools", "functions", "documents", "response_format", "chat_template_kwargs")
 _engine_only = attrgetter(*ENGINE_ONLY)
 _ABSENT = (UNSET,) * len(ENGINE_ONLY)
 
 
 def parse(body: bytes, endpoint: Endpoint) -> Ask:
     """What a body asks. Raises Rejected (400) naming the parameter that is wrong; never anything else."""
-    asked, is_text = _decode(body)
+    try:
+        return _read(body, endpoint)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        param = path.removeprefix(".").removesuffix("`") if path.startswith(".") else None
+        reason = RejectReason.PARAMETER_INVALID if param else RejectReason.BODY_INVALID
+        raise Rejected(reason, f"The body is not valid: {message}.", status=400, param=param) from None
+    except RecursionError:
+        _invalid("The body is nested too deeply.")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        _invalid("The body is not valid JSON in UTF-8.")
+
+
+def _read(body: bytes, endpoint: Endpoint) -> Ask:
+    if not body.isascii():
+        body.decode("utf-8")  # members that are skipped are not checked by the parser
+    asked = _decoder.decode(body)
     prompts = _count_prompts(asked, endpoint)
+    rendered = _rendered_bytes(asked)
     if _engine_only(asked) != _ABSENT:
         body = _without_engine_only(body)
     return Ask(
@@ -99,27 +128,10 @@ def parse(body: bytes, endpoint: Endpoint) -> Ask:
         gave_max_completion_tokens=asked.max_completion_tokens is not None,
         choices=_choices(asked, prompts),
         prompts=prompts,
-        is_text=is_text,
+        is_text=rendered is not None and (asked.messages is UNSET or all(map(_is_text, asked.messages))),
+        rendered_bytes=rendered or 0,
         echo=asked.echo is True,
     )
-
-
-def _decode(body: bytes) -> tuple[_Body, bool]:
-    """The fields, and whether the messages are nothing but text."""
-    try:
-        if not body.isascii():
-            body.decode("utf-8")  # members that are skipped are not checked by the parser
-        asked = _decoder.decode(body)
-        return asked, asked.messages is UNSET or all(map(_is_text, asked.messages))
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        param = path.strip("`.") or None
-        reason = RejectReason.PARAMETER_INVALID if param else RejectReason.BODY_INVALID
-        raise Rejected(reason, f"The body is not valid: {message}.", status=400, param=param) from None
-    except RecursionError:
-        _invalid("The body is nested too deeply.")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        _invalid("The body is not valid JSON in UTF-8.")
 
 
 def _invalid(message: str) -> NoReturn:
@@ -190,7 +202,17 @@ def _count_prompts(asked: _Body, endpoint: Endpoint) -> int:
     return count
 
 
-def _is_text(message: _Message) -> bool:
+def _rendered_bytes(asked: _Body) -> int | None:
+    values = [value for value in _rendered(asked) if value is not UNSET]
+    results = 0
+    for message in asked.messages or ():
+        if message.renders:
+            values += message.rendered()
+            results += 1
+    return rendered_bytes(values, results=results) if values else 0
+
+
+def _is_text(message: Message) -> bool:
     content = message.content
     return memoryview(content)[0] != _LIST or all(part.type in _TEXT_PARTS for part in _parts(content))
 

@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     body: as it came, but for engine-only fields.   model: the name asked for.   max_tokens: None if the
     client set none.   gave_max_completion_tokens: it used that newer name.   choices: answers for each
-    prompt.   is_text: nothing in it weighs more tokens than bytes.
+    prompt.   is_text: its bytes bound its tokens.   rendered_bytes: of these, JSON that is printed anew.
     """
 
     endpoint: Endpoint
@@ -67,6 +67,7 @@ class Ask(msgspec.Struct, frozen=True):
     choices: int
     prompts: int
     is_text: bool
+    rendered_bytes: int
     echo: bool
 
 

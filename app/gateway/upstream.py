@@ -13,7 +13,7 @@ import msgspec
 
 from app.core.ids import TenantId
 from app.gateway.dialect import dialect_of
-from app.gateway.model import Admission, Endpoint
+from app.gateway.model import Admission
 from scheduler.registry.model import BackendSpec
 from scheduler.transport.model import EngineRequest
 
@@ -53,7 +53,7 @@ def _members(admission: Admission, backend: BackendSpec) -> list[bytes]:
         members.append(b'"model":' + _encode(backend.served_model))
     if ask.max_tokens != admission.max_tokens or ask.gave_max_completion_tokens:
         members.append(b'"max_tokens":%d' % admission.max_tokens)
-    if ask.gave_max_completion_tokens and ask.endpoint is Endpoint.CHAT:
+    if ask.gave_max_completion_tokens:  # for completions too: llama-server lets it win there as well
         members.append(b'"max_completion_tokens":%d' % admission.max_tokens)
     if ask.streamed:
         continuous = b',"continuous_usage_stats":true' if dialect.continuous else b""

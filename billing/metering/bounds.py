@@ -8,14 +8,28 @@ TEMPLATE_TOKENS = 512
 """What a chat template may add to a prompt: role markers, a default system prompt, instructions for tools."""
 
 
-def input_bound(content_bytes: int, *, prompts: int, context_limit: int, is_text: bool) -> int:
+TOOL_TEMPLATE_TOKENS = 1536
+"""What it may add beyond that where there are tools: how to call them, in which form to answer."""
+RENDERED_GROWTH = 4
+"""Longest that JSON becomes when a template prints it anew: `1e15,` becomes `1000000000000000.0, `."""
+
+
+def input_bound(
+    content_bytes: int, *, prompts: int, context_limit: int, is_text: bool, rendered_bytes: int = 0
+) -> int:
     """The most tokens that a request's input can be.
 
     content_bytes: of the request's text; byte-level tokenizers never make more tokens than bytes.
+    rendered_bytes: those of them that a template prints anew as JSON.
     is_text False (an image says little in bytes): only the context limit bounds it.
     """
     ceiling = context_limit * prompts
-    return min(content_bytes + TEMPLATE_TOKENS * prompts, ceiling) if is_text else ceiling
+    if not is_text:
+        return ceiling
+    most = content_bytes + TEMPLATE_TOKENS * prompts
+    if rendered_bytes:
+        most += rendered_bytes * (RENDERED_GROWTH - 1) + TOOL_TEMPLATE_TOKENS
+    return min(most, ceiling)
 
 
 def output_bound(max_tokens: int, *, choices: int) -> int:

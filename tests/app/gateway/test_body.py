@@ -154,10 +154,16 @@ def test_a_wrong_prompt_is_named(prompt: Any) -> None:
         b'{"model":"m","messages":[{"content":"a"}],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"model":"m","messages":[{"content":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}]}",
         b'{"messages":[{"content":"a"}]}',
+        b'{"model":"m","messages":[{"content":"a"}],"priority":1,"x":1e400}',
     ],
 )
 def test_a_broken_body_is_refused(body: bytes) -> None:
     _refused(body)
+
+
+@pytest.mark.parametrize("prompt", [b"[1e400]", b'["a",[-1e999]]', b"[" * 100_000 + b"]" * 100_000])
+def test_a_prompt_that_only_looks_whole_is_refused(prompt: bytes) -> None:
+    _refused(b'{"model":"m","prompt":' + prompt + b"}", Endpoint.COMPLETIONS)
 
 
 @given(st.binary(max_size=200))

@@ -86,6 +86,14 @@ def test_both_names_of_the_limit_say_the_same() -> None:
     assert (sent["max_tokens"], sent["max_completion_tokens"]) == (9, 9)
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_tokens": 3}, {"max_tokens": 10**6}, {"max_tokens": None}])
+def test_completions_know_no_second_limit_either(limits: dict[str, Any]) -> None:
+    members = {"model": "m", "prompt": "a", "max_completion_tokens": 10**6, **limits}
+    admission = _admission(msgspec.json.encode(members), max_tokens=8, endpoint=Endpoint.COMPLETIONS)
+    sent = msgspec.json.decode(engine_request(admission, _backend("llama-server")).body)
+    assert (sent["max_tokens"], sent["max_completion_tokens"]) == (8, 8)
+
+
 def test_the_engine_hears_its_own_name_of_the_model() -> None:
     assert _sent({}, served="/weights/x")["model"] == "/weights/x"
 
