@@ -11,16 +11,30 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Largest answer that is not streamed; it is held in memory until it is settled."""
 
 
-class _Message(msgspec.Struct):
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    function: _Function | None = None
+
+
+class Spoken(msgspec.Struct):
+    """All that a model can say in a message, or in a chunk of one."""
+
     content: str | None = None
+    refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
 
 
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
     text: str | None = None
-    message: _Message | None = None
+    message: Spoken | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -53,7 +67,7 @@ def read_answer(body: bytes, *, usage_holds: bool) -> Answer | None:
     return Answer(
         report=report,
         finish_reason=reasons[-1] if reasons else None,
-        texts=() if report is not None else tuple(map(_text, answer.choices)),
+        texts=() if report is not None else tuple(map(_text_of_choice, answer.choices)),
     )
 
 
@@ -64,7 +78,16 @@ def rename_members(served: str, asked: str) -> tuple[bytes, bytes] | None:
     return b'"model":' + msgspec.json.encode(served), b'"model":' + msgspec.json.encode(asked)
 
 
-def _text(choice: _Choice) -> str:
-    message = choice.message or _Message()
-    parts = (choice.text, message.reasoning, message.reasoning_content, message.content)
+def text_of(spoken: Spoken | None) -> str:
+    """Everything that was said; calls of tools, with their names and arguments, were generated too."""
+    if spoken is None:
+        return ""
+    parts = [spoken.reasoning, spoken.reasoning_content, spoken.content, spoken.refusal]
+    for function in (spoken.function_call, *(call.function for call in spoken.tool_calls or ())):
+        if function is not None:
+            parts += (function.name, function.arguments)
     return "".join(part for part in parts if part)
+
+
+def _text_of_choice(choice: _Choice) -> str:
+    return (choice.text or "") + text_of(choice.message)

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.core.errors import EngineError
+from app.gateway.answer import Spoken, text_of
 from app.gateway.dialect import Dialect
 from app.gateway.model import Admission, Ask, Endpoint
 from scheduler.ports import EngineClient
 from scheduler.registry.model import BackendSpec
 from scheduler.transport.model import Deadlines, EngineRequest, parse_target
 
+_SHAPE_PROMPT = ("tools", "chat_template_kwargs")
+"""Members besides the messages that chat templates put into the prompt."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 
@@ -73,14 +76,12 @@ class TokenCounter:
                 for prompt in prompts
             ]
             return sum(counts)
+        asked = {"messages": body["messages"]}
+        asked.update((member, body[member]) for member in _SHAPE_PROMPT if body.get(member) is not None)
         if uncounted.dialect.tokenize == "llama":
-            applied = await self._post(
-                uncounted.backend, "/apply-template", asked={"messages": body["messages"]}
-            )
+            applied = await self._post(uncounted.backend, "/apply-template", asked=asked)
             return await self._count_text(uncounted, applied["prompt"])
-        asked = {"model": uncounted.backend.served_model, "messages": body["messages"]}
-        if "tools" in body:
-            asked["tools"] = body["tools"]
+        asked["model"] = uncounted.backend.served_model
         return int((await self._post(uncounted.backend, "/tokenize", asked=asked))["count"])
 
     async def _post(self, backend: BackendSpec, path: str, *, asked: dict[str, Any]) -> dict[str, Any]:
@@ -132,16 +133,10 @@ class _Collected:
             self.body.set_exception(error)
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-
-
 class _ChunkChoice(msgspec.Struct):
     index: int = 0
     text: str | None = None
-    delta: _Delta | None = None
+    delta: Spoken | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -163,7 +158,5 @@ def texts_of(events: tuple[bytes, ...]) -> tuple[str, ...]:
         except msgspec.MsgspecError:
             continue
         for choice in chunk.choices:
-            delta = choice.delta or _Delta()
-            parts = (choice.text, delta.reasoning, delta.reasoning_content, delta.content)
-            said.setdefault(choice.index, []).extend(part for part in parts if part)
+            said.setdefault(choice.index, []).append((choice.text or "") + text_of(choice.delta))
     return tuple("".join(said[index]) for index in sorted(said))

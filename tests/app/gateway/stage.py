@@ -117,7 +117,11 @@ class Stage:
 
 
 def stage(
-    *, streamed: bool = True, backend: BackendSpec = BACKEND, client: EngineClient | None = None
+    *,
+    streamed: bool = True,
+    backend: BackendSpec = BACKEND,
+    client: EngineClient | None = None,
+    **asked: Any,
 ) -> Stage:
     """An admitted request: 200 of 1000 picos held, at most 100 tokens of input and 50 of output."""
     clock, journal, leases = ManualClock(), FakeJournal(), Leases()
@@ -127,6 +131,7 @@ def stage(
         "model": "m",
         "messages": [{"role": "user", "content": "one two"}],
         "stream": streamed,
+        **asked,
     }
     ask = parse(msgspec.json.encode(members), Endpoint.CHAT)
     key = Key(ids.key_id(), ids.tenant_id(), ids.project_id(), b"", frozenset(), None, None, None)

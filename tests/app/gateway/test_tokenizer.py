@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from app.core.ids import BackendId, DeploymentId
+from app.gateway.answer import read_answer
 from app.gateway.dialect import dialect_of
 from app.gateway.tokenizer import Counted, TokenCounter, Uncounted, texts_of
 from billing.metering.model import NOTHING, Outcome, Usage, UsageSource
@@ -70,6 +71,37 @@ def test_the_text_of_each_choice_is_put_together() -> None:
     assert texts_of(events) == ("The capital of France is Paris.",)
     events = tuple(body(VLLM, "chat_n2_stream_usage").split(b"\n\n"))
     assert len(texts_of(events)) == 2
+
+
+def _calls(*functions: dict[str, str]) -> dict[str, Any]:
+    return {"tool_calls": [{"index": at, "function": one} for at, one in enumerate(functions)]}
+
+
+def test_what_a_model_says_by_calling_tools_is_counted_too() -> None:
+    deltas = [_calls({"name": "f", "arguments": ""}), _calls({"arguments": "{1"}, {"arguments": "2}"})]
+    events = tuple(
+        b"data: " + msgspec.json.encode({"choices": [{"index": 1, "delta": delta}]}) for delta in deltas
+    )
+    assert texts_of(events) == ("f{12}",)
+    message = {"content": None, **_calls({"name": "f", "arguments": "{}"}), "function_call": {"name": "g"}}
+    answer = read_answer(msgspec.json.encode({"choices": [{"message": message}]}), usage_holds=False)
+    assert answer is not None
+    assert answer.texts == ("gf{}",)
+
+
+async def test_the_prompt_is_counted_with_its_tools() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def answer(path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        heard.append(asked)
+        return _llama(path, asked)
+
+    admission = stage(tools=[{"type": "function", "function": {"name": "f"}}]).admission
+    client = EngineClient()
+    async with serve(answer) as base_url:
+        await TokenCounter(client, timeout_s=1.0).count(admission, _uncounted(base_url, "llama-server", "a"))
+    await client.close()
+    assert [asked["tools"][0]["function"]["name"] for asked in heard if "messages" in asked] == ["f"]
 
 
 def test_what_is_no_event_says_nothing() -> None:
