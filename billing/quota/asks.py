@@ -2,12 +2,13 @@
 
 An ask is tried when it comes, whenever something came back (here, elsewhere, or by a raised limit), and
 a last time at its deadline. The deadline is one bound after an allowance was first found lacking, which
-starts its recall: each allowance of the need is given its holders' time to answer, once.
+starts its recall: each allowance of the need is given its holders' time to answer, once. What is spent
+does not come back: a need beyond limit − spent is refused at once, and recalls nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from app.core.ids import AllowanceId
 from billing.quota.leases import Hold, Lease, Leases
@@ -44,6 +45,11 @@ class Ask:
         self.tried_last = False
         self.tries_left = _LAST_TRIES
         self.done = False
+
+    @property
+    def pairs(self) -> Iterator[tuple[Need, Lease]]:
+        """Each need with the lease of its allowance."""
+        return zip(self.needs, self.leases, strict=True)
 
 
 class Asks:
@@ -117,6 +123,9 @@ class Asks:
         """The authority denied it for want of these allowances: wait for what returns, or refuse."""
         if ask.done or self._try_claim(ask):
             return
+        if hopeless := [need.allowance_id for need, lease in ask.pairs if need.amount > lease.unspent]:
+            self._end(ask, denial(ask, hopeless))
+            return
         new = set(lacking) - ask.recalled
         if new:
             ask.recalled |= new
@@ -125,7 +134,7 @@ class Asks:
             ask.tries_left -= 1
             ask.deadline = now + self._bound_s
         elif ask.tried_last:
-            self._end(ask, self._denial(ask, lacking))
+            self._end(ask, denial(ask, lacking))
 
     def cut_off(self) -> None:
         """The authority can't be reached: money never opens, so all are refused."""
@@ -145,19 +154,16 @@ class Asks:
         self.abandon(ask)
         ask.resolve(outcome)
 
-    def _denial(self, ask: Ask, lacking: Sequence[AllowanceId]) -> Denied:
-        lease, need = next(
-            (lease, need)
-            for lease, need in zip(ask.leases, ask.needs, strict=True)
-            if need.allowance_id in lacking
-        )
-        may_return = need.amount <= lease.limit - lease.spent
-        return Denied(
-            need.allowance_id,
-            limit=lease.limit,
-            available=lease.available,
-            retry_after_s=_RETRY_AFTER_S if may_return else None,
-        )
+
+def denial(ask: Ask, lacking: Sequence[AllowanceId]) -> Denied:
+    """The refusal for want of the first of these allowances; says whether waiting may help."""
+    need, lease = next((need, lease) for need, lease in ask.pairs if need.allowance_id in lacking)
+    return Denied(
+        need.allowance_id,
+        limit=lease.limit,
+        available=lease.available,
+        retry_after_s=_RETRY_AFTER_S if need.amount <= lease.unspent else None,
+    )
 
 
 def cut_off_denial(lease: Lease) -> Denied:

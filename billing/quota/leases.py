@@ -40,6 +40,11 @@ class Lease:
         """The free part that may go back: never what is freed by a record that is not yet durable."""
         return max(self.free - self.pending, 0)
 
+    @property
+    def unspent(self) -> int:
+        """The most that there can be, if all who hold some gave it back unused; never below 0."""
+        return max(self.limit - self.spent, 0)
+
     def give_back(self, amount: int) -> None:
         """Move `amount` ≤ returnable from free to returned; the total travels with the next message."""
         assert 0 <= amount <= self.returnable, "only what is free and durable goes back"

@@ -124,6 +124,11 @@ BEGIN
     WHERE n.amount > 0;
     RETURN v_lacking;
   END IF;
+  -- What is spent leaves too little: whatever holders gave back, it would not be covered.
+  IF EXISTS (SELECT FROM unnest(p_ids, p_amounts) AS n(id, amount) JOIN allowance a USING (id)
+      WHERE n.amount > greatest(a.limit_amount - a.spent, 0)) THEN
+    RETURN v_lacking;
+  END IF;
   -- Holders who know of a recall for half a second more, longer than any asker waits, need no new word.
   v_fresh := array(
     SELECT id FROM allowance WHERE id = ANY (v_lacking)

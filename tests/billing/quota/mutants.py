@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from app.core.ids import AllowanceId, IncarnationId
-from billing.quota.asks import Ask, Asks
+from billing.quota.asks import Ask, Asks, denial
 from billing.quota.exchange import Exchange
 from billing.quota.leases import Hold, Lease, Leases, Release
 from billing.quota.model import Answer, LeaseState, Need, Sync
@@ -173,6 +173,16 @@ class NeverRecalls(Twin):
         return None
 
 
+class RecallsWhatWouldNotDo(Twin):
+    def is_hopeless(self, needs: Sequence[Need]) -> bool:
+        return False
+
+
+class GivesUpHopeBecauseOfWhatIsHeld(Twin):
+    def is_hopeless(self, needs: Sequence[Need]) -> bool:
+        return any(need.amount > self.available(need.allowance_id) for need in needs)
+
+
 class RecallsSilently(Twin):
     def recall(self, allowance: AllowanceId) -> None:
         super().recall(allowance)
@@ -219,10 +229,34 @@ class RefusesAtTheFirstDenial(Asks):
         super().lacked(ask, lacking, now=now)
 
 
+class _NeverSpent(Lease):
+    unspent = 10**9  # type: ignore[assignment]
+
+
+class WaitsForWhatIsSpent(Leases):
+    def lease(self, allowance_id: AllowanceId) -> Lease:
+        if allowance_id not in self._by_id:
+            self._by_id[allowance_id] = _NeverSpent(allowance_id)
+        return super().lease(allowance_id)
+
+
+class _AvailableOnly(Lease):
+    @property
+    def unspent(self) -> int:
+        return max(self.available, 0)
+
+
+class RefusesWhatIsOnlyHeld(Leases):
+    def lease(self, allowance_id: AllowanceId) -> Lease:
+        if allowance_id not in self._by_id:
+            self._by_id[allowance_id] = _AvailableOnly(allowance_id)
+        return super().lease(allowance_id)
+
+
 class NeverTriesALastTime(Asks):
     def lacked(self, ask: Ask, lacking: Sequence[AllowanceId], *, now: float) -> None:
         if not ask.done and now >= ask.deadline - 0.1:
-            self._end(ask, self._denial(ask, lacking))
+            self._end(ask, denial(ask, lacking))
         else:
             super().lacked(ask, lacking, now=now)
 

@@ -127,7 +127,8 @@ def an_asker_tries_again_when_something_returns(rules: Rules) -> None:
 
 
 def a_raised_limit_wakes_who_waits(rules: Rules) -> None:
-    world, _, poor = pair(rules, 3)
+    world, rich, poor = pair(rules, 6)
+    hold(world, rich, ("a", 3))
     request = world.ask(poor, [Need(A, 5)])
     converse(world, poor)
     world.notices.clear()
@@ -135,6 +136,22 @@ def a_raised_limit_wakes_who_waits(rules: Rules) -> None:
     world._spread_notices()
     world.run_fairly(world.now + 0.01, done=lambda: request in world.outcomes)
     ends_in_hold(world, request)
+
+
+def what_is_spent_is_neither_waited_for_nor_recalled(rules: Rules) -> None:
+    """A need beyond limit − spent is refused by the first answer, and costs others nothing."""
+    world, rich, poor = pair(rules, 9, 9)
+    world.settle(rich, hold(world, rich, ("a", 6)), {A: 6})
+    world.post(rich, 2)
+    hold(world, rich, ("b", 6))
+    world.notices.clear()
+    request = world.ask(poor, [Need(B, 4), Need(A, 4)])
+    converse(world, poor)
+    refusal = world.outcomes.get(request)
+    assert isinstance(refusal, Denied)
+    assert (refusal.allowance_id, refusal.limit, refusal.available, refusal.retry_after_s) == (A, 9, 3, None)
+    assert not world.notices
+    assert not any(world.twin.renewal_waits(allowance) for allowance in (A, B))
 
 
 def an_asker_whose_notices_are_lost_tries_a_last_time(rules: Rules) -> None:
@@ -213,7 +230,8 @@ def a_lost_return_is_told_of_again(rules: Rules) -> None:
 
 
 def a_renewal_gets_nothing_under_recall(rules: Rules) -> None:
-    world, first, second = pair(rules, 8)
+    world, first, second = pair(rules, 9)
+    hold(world, first, ("a", 1))
     request = world.ask(first, [Need(A, 9)])
     converse(world, first)
     world.deliver(second, Sync(1, (LeaseReport(A, 0, 8),), ()))
@@ -342,6 +360,7 @@ STORIES: tuple[Story, ...] = (
     recall_reaches_a_process_whose_grant_is_still_in_flight,
     an_asker_tries_again_when_something_returns,
     a_raised_limit_wakes_who_waits,
+    what_is_spent_is_neither_waited_for_nor_recalled,
     an_asker_whose_notices_are_lost_tries_a_last_time,
     an_allowance_that_begins_to_lack_during_the_wait_gets_its_own_bound,
     what_gets_free_at_home_during_the_last_try_is_tried,

@@ -41,11 +41,19 @@ async def test_a_need_is_granted_whole_and_named_in_the_answer(desk: Desk) -> No
 
 
 async def test_a_need_above_what_is_available_is_denied_and_starts_a_recall(desk: Desk) -> None:
-    allowance, incarnation = await desk.allowance(5), await desk.incarnation()
-    answer = await desk.sync(incarnation, asking(1, allowance, 6))
+    allowance, _ = await borrowed(desk, 3, limit=5)
+    incarnation = await desk.incarnation()
+    answer = await desk.sync(incarnation, asking(1, allowance, 5))
     assert answer.asks == ((allowance,),)
     assert answer.leases[0].granted == 0
     assert 0 < answer.leases[0].recall_ms <= 1000
+
+
+async def test_a_need_above_what_is_not_spent_is_denied_and_recalls_nothing(desk: Desk) -> None:
+    allowance, holder = await borrowed(desk, 3, limit=5)
+    await desk.post(holder, (allowance, 1, 1))
+    answer = await desk.sync(await desk.incarnation(), asking(1, allowance, 5))
+    assert (answer.asks, answer.leases[0].recall_ms) == (((allowance,),), 0)
 
 
 async def test_posting_settles_the_lease_and_counts_an_overrun_as_unleased(desk: Desk) -> None:
@@ -91,7 +99,8 @@ async def test_under_recall_a_renewal_gets_nothing_and_a_whole_need_does(desk: D
         await desk.incarnation(),
         await desk.incarnation(),
     )
-    await desk.sync(other, asking(1, allowance, 41))
+    await desk.sync(other, asking(1, allowance, 1))
+    await desk.sync(other, asking(2, allowance, 40))
     assert (await desk.sync(incarnation, report(1, allowance, want=5))).leases[0].granted == 0
     assert (await desk.sync(incarnation, asking(2, allowance, 5))).leases[0].granted == 5
 

@@ -101,9 +101,15 @@ class Twin:
         for need in needs:
             if self.grants(need, lacking):
                 self.give(incarnation, need.allowance_id, need.amount)
-        for allowance in lacking:
-            self.recall(allowance)
+        if not self.is_hopeless(needs):
+            for allowance in lacking:
+                self.recall(allowance)
         return tuple(lacking)
+
+    def is_hopeless(self, needs: Sequence[Need]) -> bool:
+        """True if what is spent leaves too little, whatever comes back."""
+        known = [(need.amount, own) for need in needs if (own := self.allowances.get(need.allowance_id))]
+        return any(amount > max(own.limit - own.spent, 0) for amount, own in known)
 
     def grants(self, need: Need, lacking: Sequence[AllowanceId]) -> bool:
         return not lacking and need.amount > 0
