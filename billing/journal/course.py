@@ -12,6 +12,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from typing import Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -19,12 +21,19 @@ from app.core.clock import Clock, from_ms
 from app.core.ids import IncarnationId
 from billing.journal.facts import Facts
 from billing.journal.failures import REFUSALS, is_poison, words
+from billing.journal.hole import STEP_BYTES
 from billing.journal.join import Charge, Entry, Joiner, Refusal, WrongJournal
 from billing.journal.metrics import SettlerMetrics
 from billing.journal.posting import Batch, Position, Posted, advance, park, post
 from billing.journal.tail import JournalTail, State
 
 log = logging.getLogger(__name__)
+
+
+class Punch(Protocol):
+    """Frees a file's blocks before `end`. Raises OSError where it can't."""
+
+    def __call__(self, path: Path, *, end: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Desk:
     clock: Clock
     metrics: SettlerMetrics
     batch: int
+    punch: Punch
     facts: Facts = field(default_factory=Facts)
 
     def now(self) -> datetime:
@@ -42,13 +52,19 @@ class Desk:
 
 
 class Course:
-    """One journal on its way into the database.   posted: where the file is done with, in bytes."""
+    """One journal on its way into the database.   posted: where the file is done with, in bytes.
+
+    can_free: False once the disk has refused to take back what nobody reads again.
+    """
 
     def __init__(self, tail: JournalTail, *, posted: int, desk: Desk) -> None:
         self.tail = tail
         self.joiner = Joiner(tail.incarnation_id)
         self.events = 0
+        self.can_free = True
         self._posted = posted
+        self._resume = tail.offset
+        self._freed = 0
         self._desk = desk
         self._pending: list[Entry] = []
 
@@ -82,6 +98,19 @@ class Course:
         while entries:
             await self._post(entries[: self._desk.batch], later=entries[self._desk.batch :])
             del entries[: self._desk.batch]
+
+    async def free(self) -> None:
+        """Give the disk what lies before the committed position from which a restart would read."""
+        if not self.can_free or self._resume - self._freed < STEP_BYTES:
+            return
+        try:
+            await asyncio.to_thread(self._desk.punch, self.tail.path, end=self._resume)
+        except OSError as error:
+            self.can_free = False
+            log.warning(
+                "journal_not_freed", extra={"incarnation_id": self.incarnation_id, "reason": str(error)}
+            )
+        self._freed = self._resume
 
     async def _read(self) -> bool:
         """Take the next frames in; False at the end of what there is."""
@@ -117,6 +146,7 @@ class Course:
                 return
             posted = await self._park(batch, words(error))
         self._posted = max(self._posted, batch.position.posted)
+        self._resume = max(self._resume, batch.position.resume)
         self._tell(posted)
 
     async def _park(self, batch: Batch, reason: str) -> Posted:

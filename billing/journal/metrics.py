@@ -25,6 +25,7 @@ class SettlerMetrics:
         self.lag_s = self._gauge("lag_seconds", "Age of the oldest settlement that is not posted.")
         self.journals = self._gauge("journals", "Journals that are read.")
         self.stopped = self._gauge("stopped_journals", "Journals that can't be read on; their leases stay.")
+        self.unfreed = self._gauge("unfreed_journals", "Journals whose posted part the disk keeps.")
         self.parked_open = self._gauge("parked_open", "Parked records that nobody resolved.")
         self.uncovered = self._gauge("uncovered_picos", "Use that leases should have covered; must stay 0.")
 

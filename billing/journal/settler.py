@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
-from billing.journal import burial, lock, parking
-from billing.journal.course import Course, Desk
+from billing.journal import burial, hole, lock, parking
+from billing.journal.course import Course, Desk, Punch
 from billing.journal.failures import words
 from billing.journal.metrics import SettlerMetrics
 from billing.journal.tables import journal_position
@@ -32,13 +32,21 @@ _MOST_PATIENCE_S = 5.0
 class Settler:
     """Posts the journals of one folder. One per folder at a time: its process holds a lock."""
 
-    def __init__(self, engine: AsyncEngine, *, folder: Path, clock: Clock, batch: int = BATCH) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        folder: Path,
+        clock: Clock,
+        batch: int = BATCH,
+        punch: Punch = hole.punch,
+    ) -> None:
         self.metrics = SettlerMetrics()
         self.failure: str | None = None
         self._engine = engine
         self._folder = folder
         self._clock = clock
-        self._desk = Desk(engine, clock, self.metrics, batch)
+        self._desk = Desk(engine, clock, self.metrics, batch, punch)
         self._courses: dict[Path, Course] = {}
         self._next_census = clock.monotonic()
 
@@ -50,7 +58,10 @@ class Settler:
         """
         events = 0
         failures: list[Exception] = []
-        for path in await asyncio.to_thread(self._list):
+        paths = await asyncio.to_thread(self._list)
+        for gone in self._courses.keys() - set(paths):
+            self._courses.pop(gone).tail.close()
+        for path in paths:
             try:
                 events += await self._look_at(path)
             except Exception as error:  # noqa: BLE001 - the rim: the journal stays, and is tried again
@@ -110,6 +121,8 @@ class Settler:
         if course.tail.state is State.DEAD:
             await burial.bury(course, self._desk)
             await self._put_away(course)
+        else:
+            await course.free()
         return course.events - before
 
     async def _open(self, path: Path) -> Course | None:
@@ -137,6 +150,7 @@ class Settler:
         states = [course.tail.state for course in self._courses.values()]
         self.metrics.journals.set(len(states))
         self.metrics.stopped.set(states.count(State.STOPPED))
+        self.metrics.unfreed.set(sum(not course.can_free for course in self._courses.values()))
         if self._clock.monotonic() < self._next_census:
             return
         self._next_census = self._clock.monotonic() + _CENSUS_S
