@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from app.core.errors import Rejected, RejectReason
 from app.gateway.model import Ask, Endpoint, UsageWish
 from app.gateway.rendered import Message, rendered_bytes
+from app.gateway.structure import MAX_VALUES, count_texts, is_too_fine
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 128
@@ -86,6 +87,7 @@ class _Body(msgspec.Struct):
 
 _LIST = ord("[")
 _decoder = msgspec.json.Decoder(_Body)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _parts = msgspec.json.Decoder(list[_Part]).decode
 ENGINE_ONLY = tuple(
     _Body.__struct_fields__[_Body.__struct_fields__.index("priority"):]
@@ -113,6 +115,8 @@ def parse(body: bytes, endpoint: Endpoint) -> Ask:
 def _read(body: bytes, endpoint: Endpoint) -> Ask:
     if not body.isascii():
         body.decode("utf-8")  # members that are skipped are not checked by the parser
+    if is_too_fine(body):
+        _invalid(f"The body consists of more than {MAX_VALUES} parts.")
     asked = _decoder.decode(body)
     prompts = _count_prompts(asked, endpoint)
     rendered = _rendered_bytes(asked)
@@ -193,10 +197,9 @@ def _count_prompts(asked: _Body, endpoint: Endpoint) -> int:
         if raw[:1] != b'"':
             _wrong("prompt", "`prompt` is a text or a list.")
         return 1
-    prompts: list[object] = msgspec.json.decode(raw)
-    if not prompts:
+    count = count_texts(raw, most=MAX_PROMPTS)
+    if count == 0:
         _wrong("prompt", "`prompt` is empty.")
-    count = 1 if isinstance(prompts[0], int) else len(prompts)
     if count > MAX_PROMPTS:
         _wrong("prompt", f"`prompt` has at most {MAX_PROMPTS} entries.")
     return count
@@ -218,8 +221,8 @@ def _is_text(message: Message) -> bool:
 
 
 def _without_engine_only(body: bytes) -> bytes:
-    """The body encoded anew without them, however often they were given."""
-    members: dict[str, object] = msgspec.json.decode(body)
+    """The body without them, however often they were given; the others' values are the bytes that came."""
+    members = _members(body)
     for field in ENGINE_ONLY:
         members.pop(field, None)
     return msgspec.json.encode(members)

@@ -7,10 +7,9 @@ results are printed by the template: with blanks after commas and colons, with e
 
 from __future__ import annotations
 
-import re
-from itertools import accumulate
-
 import msgspec
+
+from app.gateway.structure import depth
 
 MAX_DEPTH = 16
 """Deeper, an indenting template writes more blanks than any factor covers."""
@@ -19,9 +18,6 @@ MAX_BYTES = 64 * 1024
 _RESULT_BYTES = 16
 """What a template may print around each call or result of a tool, as bytes of JSON."""
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
-_STEP = tuple(1 if byte in b"[{" else -1 for byte in range(256))
 _NULL = msgspec.Raw(b"null")
 
 
@@ -47,11 +43,6 @@ class Message(msgspec.Struct):
 def rendered_bytes(values: list[msgspec.Raw], *, results: int) -> int | None:
     """The bytes of these values, and of what surrounds so many results; None: no factor bounds them."""
     total = sum(len(memoryview(value)) for value in values) + results * _RESULT_BYTES
-    if total > MAX_BYTES or any(_depth(bytes(value)) > MAX_DEPTH for value in values):
+    if total > MAX_BYTES or any(depth(bytes(value)) > MAX_DEPTH for value in values):
         return None
     return total
-
-
-def _depth(raw: bytes) -> int:
-    brackets = _STRING.sub(b"", raw).translate(None, _OTHERS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
