@@ -26,10 +26,10 @@ def _config(connection: Connection | None = None) -> Config:
     return config
 
 
-async def _run(url: str, step: Callable[[Config], None]) -> None:
+async def _run(url: str, step: Callable[[Config], None], *, lock_timeout: str = LOCK_TIMEOUT) -> None:
     def migrate(connection: Connection) -> None:
-        connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT}'"))
         connection.execute(text(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})"))
+        connection.execute(text(f"SET lock_timeout = '{lock_timeout}'"))
         connection.commit()
         step(_config(connection))
 
@@ -41,9 +41,12 @@ async def _run(url: str, step: Callable[[Config], None]) -> None:
         await engine.dispose()
 
 
-def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database at a libpq URL up to `revision`; one runner at a time, others wait."""
-    asyncio.run(_run(url, lambda config: command.upgrade(config, revision)))
+def upgrade(url: str, revision: str = "head", *, lock_timeout: str = LOCK_TIMEOUT) -> None:
+    """Bring the database at a libpq URL up to `revision`; one runner at a time, others wait.
+
+    lock_timeout: longest wait for a table that running processes use, so that none queues behind it.
+    """
+    asyncio.run(_run(url, lambda config: command.upgrade(config, revision), lock_timeout=lock_timeout))
 
 
 def downgrade(url: str, revision: str = "base") -> None:

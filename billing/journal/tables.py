@@ -71,6 +71,7 @@ usage_event = Table(
     Column("posted_at", _MOMENT, nullable=False),
     Index("usage_event_by_tenant", "tenant_id", "request_id"),
     Index("usage_event_by_time", "tenant_id", "admitted_at"),
+    Index("usage_event_by_moment", "admitted_at", postgresql_using="brin"),
     Index(
         "usage_event_by_transaction",
         "transaction_id",
@@ -141,6 +142,7 @@ parked_record = Table(
     Column("resolved_at", _MOMENT),
     UniqueConstraint("incarnation_id", "file_offset"),
     Index("parked_record_open", "incarnation_id", postgresql_where=text("resolved_at IS NULL")),
+    Index("parked_record_by_request", "request_id"),
 )
 
 journal_position = Table(

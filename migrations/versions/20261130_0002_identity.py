@@ -91,6 +91,7 @@ CREATE TABLE audit_log (
 );
 CREATE INDEX audit_log_by_object ON audit_log (object_type, object_id, sequence);
 CREATE TRIGGER stands BEFORE UPDATE OR DELETE ON audit_log FOR EACH ROW EXECUTE FUNCTION forbid_change();
+CREATE TRIGGER stays BEFORE TRUNCATE ON audit_log FOR EACH STATEMENT EXECUTE FUNCTION forbid_change();
 """
 
 DOWN = "DROP TABLE audit_log, idempotency_key, api_key, access_token, session, member;"

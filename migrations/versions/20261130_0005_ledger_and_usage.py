@@ -152,6 +152,7 @@ CREATE TABLE usage_event (
 );
 CREATE INDEX usage_event_by_tenant ON usage_event (tenant_id, request_id);
 CREATE INDEX usage_event_by_time ON usage_event (tenant_id, admitted_at);
+CREATE INDEX usage_event_by_moment ON usage_event USING brin (admitted_at);
 CREATE INDEX usage_event_by_transaction ON usage_event (transaction_id) WHERE transaction_id IS NOT NULL;
 
 -- Sums of usage events by 15 minutes of their admission, kept in the events' own transaction.
@@ -227,6 +228,7 @@ CREATE TABLE parked_record (
   UNIQUE (incarnation_id, file_offset)
 );
 CREATE INDEX parked_record_open ON parked_record (incarnation_id) WHERE resolved_at IS NULL;
+CREATE INDEX parked_record_by_request ON parked_record (request_id);
 
 -- How far a journal is posted, and from where a restarted settler has to read it again.
 CREATE TABLE journal_position (

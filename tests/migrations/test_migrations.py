@@ -8,6 +8,7 @@ import pkgutil
 from typing import Any
 
 import asyncpg
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -78,6 +79,24 @@ async def test_each_step_down_undoes_its_step_up(empty_database: Database) -> No
         assert await migrated(empty_database, verb="downgrade", revision=target) == states[target]
 
 
+async def test_a_second_runner_waits_for_the_first_however_long_it_takes(empty_database: Database) -> None:
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND query_start < $1"
+    first = await asyncpg.connect(empty_database.owner_url)
+    try:
+        await first.execute(f"SELECT pg_advisory_lock({runner._ADVISORY_LOCK})")
+        second = asyncio.create_task(
+            asyncio.to_thread(runner.upgrade, empty_database.owner_url, lock_timeout="1ms")
+        )
+        while not second.done():
+            past = await first.fetchval("SELECT clock_timestamp() - interval '20 milliseconds'")
+            if await first.fetchval(waits, past):
+                break
+    finally:
+        await first.close()
+    await second
+    assert await objects(empty_database)
+
+
 def load_all_tables() -> None:
     """Import every room's `tables.py`."""
     for package in (app, billing, scheduler):
@@ -135,5 +154,14 @@ async def test_no_column_is_a_float(database: Database) -> None:
             "WHERE table_schema = 'public' AND udt_name IN ('float4', 'float8', 'money')"
         )
         assert floats == 0
+    finally:
+        await connection.close()
+
+
+async def test_the_audit_log_can_not_be_emptied_by_its_owner(database: Database) -> None:
+    connection = await asyncpg.connect(database.owner_url)
+    try:
+        with pytest.raises(asyncpg.RestrictViolationError, match="history stands"):
+            await connection.execute("TRUNCATE audit_log")
     finally:
         await connection.close()
