@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -28,6 +29,7 @@ ROUNDS = 1 if QUICK else 5
 JSON_REQUESTS = 1_500 if QUICK else 6_000
 STREAMS = 32 if QUICK else 64
 CHUNKS = 60 if QUICK else 200
+IDLE_S = 5
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,21 @@ class Load:
 
 def loads(model: str) -> tuple[Load, ...]:
     """JSON answers at saturation, and streams of one token a chunk at 50 chunks a second."""
-    ask = {"model": model, "messages": [{"role": "user", "content": "Weigh every token once. " * 8}]}
+    text = "Weigh every token once. " * 8
     return (
-        Load("json", {**ask, "max_tokens": 16}, 16, JSON_REQUESTS, "request"),
-        Load("paced", {**ask, "max_tokens": CHUNKS, "stream": True}, STREAMS, STREAMS, "chunk"),
+        Load("json", _ask(model, text, max_tokens=16), 16, JSON_REQUESTS, "request"),
+        Load(
+            "paced",
+            _ask(model, f"[simulator chunk_ms=20]{text}", max_tokens=CHUNKS, stream=True),
+            STREAMS,
+            STREAMS,
+            "chunk",
+        ),
     )
+
+
+def _ask(model: str, text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
 
 
 def check_for(kind: Load) -> load.Check:
@@ -112,6 +124,13 @@ async def alternate(contenders: list[rig.Contender], model: str) -> dict[str, An
     }
 
 
+def idle_cpu(contender: rig.Contender) -> float:
+    """Microseconds of CPU a second that the contender's processes use without any request."""
+    before, started = machine.cpu_seconds(contender.pids), time.monotonic()
+    time.sleep(IDLE_S)
+    return round((machine.cpu_seconds(contender.pids) - before) * 1e6 / (time.monotonic() - started), 0)
+
+
 def ratios(medians: dict[str, Any]) -> dict[str, float | None]:
     """Our CPU over nginx's, by load; None where nginx is not installed."""
     fields = {"json": "cpu_us_per_request", "paced": "cpu_us_per_chunk"}
@@ -126,8 +145,10 @@ def ratios(medians: dict[str, Any]) -> dict[str, float | None]:
 
 def main() -> None:
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the rig is taken down
     with contextlib.ExitStack() as stack:
-        contenders = rig.contenders(stack, chunk_ms=20.0)
+        contenders = rig.contenders(stack)
+        idle = idle_cpu(contenders[0])
         medians = uvloop.run(alternate(contenders, contenders[0].model))
     result = {
         "benchmark": "gateway",
@@ -138,6 +159,7 @@ def main() -> None:
         "loads": {
             kind.name: {"connections": kind.connections, "requests": kind.requests} for kind in loads("m")
         },
+        "idle_cpu_us_per_s": idle,
         "medians": medians,
         "ratio_to_nginx": ratios(medians),
         "wall_s": round(time.monotonic() - started, 1),

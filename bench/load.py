@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 import httptools
 
 Check = Callable[[int, bytes], bool]
+PATIENCE_S = 300.0
+"""A run that takes longer hangs: it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,7 @@ class _Connection(asyncio.Protocol):
         self._done = done
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._next()
 
     def _next(self) -> None:
@@ -115,6 +117,7 @@ async def closed_loop(shot: Shot, *, host: str, port: int, connections: int, req
     for done in dones:
         connect = partial(_Connection, shot, take=take, tally=tally, done=done)
         await loop.create_connection(connect, host, port)
-    await asyncio.gather(*dones)
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*dones)
     tally.wall_s = time.perf_counter() - started
     return tally

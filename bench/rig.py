@@ -16,6 +16,7 @@ from typing import Any
 
 _MODEL = "bench"
 _PATIENCE_S = 90.0
+_NGINX_WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Contender:
     pids: tuple[int, ...]
 
 
-def contenders(stack: ExitStack, *, chunk_ms: float) -> list[Contender]:
+def contenders(stack: ExitStack) -> list[Contender]:
     """Steelyard with everything on, and nginx where it is installed; stopped when `stack` closes."""
-    engine_port = _simulator(stack, chunk_ms=chunk_ms)
+    engine_port = _simulator(stack)
     found = [_steelyard(stack, engine_port=engine_port)]
     if program := shutil.which("nginx"):
         found.append(_nginx(stack, program, engine_port=engine_port))
@@ -41,9 +42,9 @@ def contenders(stack: ExitStack, *, chunk_ms: float) -> list[Contender]:
     return found
 
 
-def _simulator(stack: ExitStack, *, chunk_ms: float) -> int:
+def _simulator(stack: ExitStack) -> int:
     command = [sys.executable, "-m", "scheduler.simulator", "--model", _MODEL, "--max-num-seqs", "4096"]
-    process = subprocess.Popen([*command, "--chunk-ms", str(chunk_ms)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     stack.callback(_end, process)
     assert process.stdout is not None
     return int(process.stdout.readline().rsplit(":", 1)[1])
@@ -70,7 +71,7 @@ def _nginx(stack: ExitStack, program: str, *, engine_port: int) -> Contender:
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     port = _free_block()
     (folder / "nginx.conf").write_text(f"""
-daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/error.log;
+daemon off; worker_processes {_NGINX_WORKERS}; pid {folder}/pid; error_log {folder}/error.log;
 events {{ worker_connections 8192; }}
 http {{
   access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
@@ -84,7 +85,9 @@ http {{
     process = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
     stack.callback(_end, process)
     _wait_for(port)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    children: list[str] = []
+    while len(children) < _NGINX_WORKERS:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return Contender("nginx", "127.0.0.1", port, "none", _MODEL, (process.pid, *map(int, children)))
 
 
