@@ -156,13 +156,17 @@ class Asks:
 
 
 def denial(ask: Ask, lacking: Sequence[AllowanceId]) -> Denied:
-    """The refusal for want of the first of these allowances; says whether waiting may help."""
+    """The refusal for want of the first of these allowances; says whether waiting may help.
+
+    A need beyond all that is unspent was not preceded by a recall, so this process may have some free.
+    """
     need, lease = next((need, lease) for need, lease in ask.pairs if need.allowance_id in lacking)
+    may_return = need.amount <= lease.unspent
     return Denied(
         need.allowance_id,
         limit=lease.limit,
-        available=lease.available,
-        retry_after_s=_RETRY_AFTER_S if need.amount <= lease.unspent else None,
+        available=lease.available if may_return else lease.available + lease.free,
+        retry_after_s=_RETRY_AFTER_S if may_return else None,
     )
 
 
