@@ -12,8 +12,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
     continuous: `stream_options.continuous_usage_stats` puts cumulative usage into every chunk.
     timings: `timings_per_token` does, as a `timings` object.   salt: takes `cache_salt`.
-    per_choice: with several choices, each chunk of a stream counts its own one, and a whole answer's usage
-    leaves some out.   tokenize: how it counts a text:
+    per_choice: with several choices, each chunk of a stream counts its own one.
+    totals: a stream's last usage, and a whole answer's, count all choices.   tokenize: how it counts a text:
     `vllm` (`/tokenize` of a prompt or of messages), `llama` (`/apply-template`, `/tokenize`), or not.
     """
 
@@ -21,16 +21,17 @@ class Dialect(msgspec.Struct, frozen=True):
     timings: bool = False
     salt: bool = False
     per_choice: bool = False
+    totals: bool = True
     tokenize: str | None = None
     convention: Convention = Convention.INCLUDES_CACHE
 
 
-VLLM = Dialect(continuous=True, salt=True, tokenize="vllm")
+VLLM = Dialect(continuous=True, salt=True, per_choice=True, tokenize="vllm")
 DIALECTS: dict[str, Dialect] = {
     "vllm": VLLM,
     "simulator": VLLM,
-    "sglang": Dialect(continuous=True),
-    "llama-server": Dialect(timings=True, per_choice=True, tokenize="llama"),
+    "sglang": Dialect(continuous=True, per_choice=True),
+    "llama-server": Dialect(timings=True, per_choice=True, totals=False, tokenize="llama"),
     "openai": Dialect(),
 }
 PLAIN = Dialect()

@@ -60,6 +60,7 @@ class EventStream:
         self._choices = choices
         self._rename = rename
         self._per_choice = dialect.per_choice and choices > 1
+        self._totals = dialect.totals or choices == 1
         self._gauge = Gauge(per_choice=self._per_choice, choices_per_prompt=choices_per_prompt)
         self._has_timings = dialect.timings
         self._late_usage: bytes | None = None
@@ -160,8 +161,7 @@ class EventStream:
         if raw != b"null":
             choices = event.find(_CHOICES)
             if choices >= 0 and _EMPTY_LIST.match(event, choices + len(_CHOICES)):
-                if not self._per_choice:
-                    self._observe_usage(raw, event)
+                self._note_last_usage(raw, event)
                 self._usage_event = event
                 return b""  # it comes back before `[DONE]`, if it was asked for
             self._observe_usage(raw, event)
@@ -182,6 +182,13 @@ class EventStream:
         else:
             self._read_late_usage()
             self._observe(read_usage(raw), event)
+
+    def _note_last_usage(self, raw: bytes, event: bytes) -> None:
+        """Note the usage of the chunk without choices, where it counts all of them."""
+        if not self._per_choice:
+            self._observe_usage(raw, event)
+        elif self._totals and (report := read_usage(raw)) is not None:
+            self._gauge.conclude(report)
 
     def _read_late_usage(self) -> None:
         if self._late_usage is not None:
@@ -206,7 +213,7 @@ class EventStream:
         """Add the stream's one usage event to what is held, if the client asked for it."""
         if self._wish is UsageWish.NONE:
             return
-        if self._usage_event is not None and not self._per_choice:
+        if self._usage_event is not None and self._totals:
             event = self._usage_event
         else:
             event = self._made_usage_event()

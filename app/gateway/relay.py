@@ -188,7 +188,7 @@ class Relay:
 
     def _end_whole(self, body: bytes) -> None:
         ask = self._admission.ask
-        usage_holds = not (self._dialect.per_choice and ask.choices * ask.prompts > 1)
+        usage_holds = self._dialect.totals or ask.choices * ask.prompts == 1
         answer = read_answer(body, usage_holds=usage_holds)
         if answer is None:
             self._fail(StreamBroken("The engine's answer can't be read."))

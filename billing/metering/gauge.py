@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from billing.metering.convert import Report
 
 
 class Gauge:
     """Follows the reports of one answer.
 
-    per_choice: the engine reports every choice on its own (llama-server with `n` or several prompts), so
+    per_choice: the engine reports every choice on its own (all do, with `n` or several prompts), so
     choices are summed: outputs over all, prompts once for each group of `choices_per_prompt`.
     """
 
@@ -29,6 +31,12 @@ class Gauge:
             before = self._by_choice.get(choice)
             self._by_choice[choice] = report if before is None else before.updated(report)
 
+    def conclude(self, report: Report) -> None:
+        """Take the answer's last word, which counts all choices together."""
+        before = self.report()
+        self._last = report if before is None else before.updated(report)
+        self._by_choice = None
+
     def report(self) -> Report | None:
         """The usage so far, or None if nothing was reported."""
         if self._by_choice is None:
@@ -40,15 +48,23 @@ class Gauge:
             group = choice // self._choices_per_prompt
             prompts[group] = _larger(prompts.get(group), report)
         return Report(
-            prompt=sum(report.prompt or 0 for report in prompts.values()),
-            completion=sum(report.completion or 0 for report in self._by_choice.values()),
-            cached=sum(report.cached or 0 for report in prompts.values()),
+            prompt=_sum(report.prompt for report in prompts.values()),
+            completion=_sum(report.completion for report in self._by_choice.values()),
+            cached=_sum(report.cached for report in prompts.values()),
         )
 
 
 def _larger(one: Report | None, other: Report) -> Report:
     if one is None:
         return other
-    return Report(
-        prompt=max(one.prompt or 0, other.prompt or 0), cached=max(one.cached or 0, other.cached or 0)
-    )
+    return Report(prompt=_max(one.prompt, other.prompt), cached=_max(one.cached, other.cached))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum of those that were told; None if none was: unknown is not zero."""
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
+
+
+def _max(one: int | None, other: int | None) -> int | None:
+    return max((count for count in (one, other) if count is not None), default=None)

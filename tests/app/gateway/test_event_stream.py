@@ -149,6 +149,19 @@ def test_prompts_of_a_llama_server_are_summed() -> None:
     assert stream.report() == Report(prompt=2, completion=6, cached=0)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_cut_stream_of_several_choices_knows_the_usage_of_all(engine: str) -> None:
+    stream = _stream(dialect_of(engine), choices=3)
+    for tokens in (1, 2, 3):
+        for choice in (0, 1, 2):
+            usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
+            chunk = {"choices": [{"index": choice, "delta": {"content": "a"}}], "usage": usage}
+            stream.feed(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
+    assert stream.report() == Report(prompt=9, completion=9)
+    stream.feed(b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":10}}\n\n')
+    assert stream.report() == Report(prompt=9, completion=10)
+
+
 def test_a_cut_stream_knows_its_usage_so_far() -> None:
     data = body(VLLM, "chat_stream_usage_continuous")
     stream = _stream(VLLM_DIALECT)

@@ -36,3 +36,18 @@ def test_several_prompts_that_count_alone_are_all_counted() -> None:
     gauge.observe(Report(prompt=5, completion=3, cached=0), choice=0)
     gauge.observe(Report(prompt=7, completion=2, cached=6), choice=1)
     assert gauge.report() == Report(prompt=12, completion=5, cached=6)
+
+
+def test_the_last_word_counts_all_choices_and_keeps_what_only_the_chunks_told() -> None:
+    gauge = Gauge(per_choice=True, choices_per_prompt=2)
+    gauge.observe(Report(prompt=9, completion=3, cached=4), choice=0)
+    gauge.observe(Report(prompt=9, completion=5, cached=4), choice=1)
+    gauge.conclude(Report(prompt=9, completion=9))
+    assert gauge.report() == Report(prompt=9, completion=9, cached=4)
+
+
+def test_what_no_choice_told_of_its_cache_stays_unknown() -> None:
+    gauge = Gauge(per_choice=True, choices_per_prompt=2)
+    gauge.observe(Report(prompt=9, completion=3), choice=0)
+    gauge.observe(Report(prompt=9, completion=5), choice=1)
+    assert gauge.report() == Report(prompt=9, completion=8)
