@@ -33,7 +33,7 @@ async def _run(url: str, step: Callable[[Config], None], *, lock_timeout: str = 
         connection.commit()
         step(_config(connection))
 
-    engine = connect_engine(url, pool_size=1)
+    engine = connect_engine(url, pool_size=1, statement_timeout_s=None)
     try:
         async with engine.connect() as connection:
             await connection.run_sync(migrate)

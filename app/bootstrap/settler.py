@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _LOCK_RETRY_S = 0.5
 _SHUTDOWN_S = 8.0
+_STATEMENT_TIMEOUT_S = 120.0
+"""Long: a batch that was given up is begun anew, with all its rows."""
 
 
 class SettlerProcess:
@@ -29,7 +31,9 @@ class SettlerProcess:
 
     def __init__(self, own: Settings) -> None:
         self._own = own
-        self._engine = connect_engine(own.database_url.get_secret_value(), pool_size=2)
+        self._engine = connect_engine(
+            own.database_url.get_secret_value(), pool_size=2, statement_timeout_s=_STATEMENT_TIMEOUT_S
+        )
         self._settler = Settler(self._engine, folder=own.journal_dir, clock=SystemClock())
         self._waiting = True
 

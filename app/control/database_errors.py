@@ -43,6 +43,8 @@ def _meaning(state: str, constraint: str) -> SteelyardError:
     if state in ("23514", "23502") or state.startswith("22"):
         message = "A value is out of its range."
         return Rejected(RejectReason.PARAMETER_INVALID, message, status=400, constraint=constraint)
+    if state == "57014":
+        return DependencyError("The database took too long: ask for less, such as a shorter range.")
     if state in _RETRY:
         return DependencyError("The database was busy with a rival change; try again.")
     if state.startswith(_UNREACHABLE):

@@ -28,7 +28,15 @@ Name = Annotated[
 Text = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
-Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if not 1970 < moment.year < 9999:  # a day more in any zone, and a bucket more, are still moments
+        raise ValueError("a moment lies between 1971 and 9998")
+    return moment.astimezone(UTC)
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 
 
 def _is_money(text: str) -> str:

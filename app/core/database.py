@@ -12,6 +12,9 @@ from typing import Any
 from sqlalchemy import Dialect, MetaData, Numeric, TypeDecorator
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+_CONNECT_TIMEOUT_S = 10.0
+_ANSWER_GRACE_S = 5.0
+
 metadata = MetaData()
 """Every room's `tables.py` registers its tables here; a test compares them with the migrations."""
 
@@ -37,6 +40,33 @@ def sqlalchemy_url(libpq_url: str) -> str:
     return f"postgresql+asyncpg://{rest}"
 
 
-def connect_engine(libpq_url: str, *, pool_size: int = 8) -> AsyncEngine:
-    """A pooled engine on a libpq URL. Nothing is connected yet."""
-    return create_async_engine(sqlalchemy_url(libpq_url), pool_size=pool_size, pool_pre_ping=True)
+def connect_engine(
+    libpq_url: str, *, pool_size: int = 8, statement_timeout_s: float | None = 30.0
+) -> AsyncEngine:
+    """A pooled engine on a libpq URL. Nothing is connected yet.
+
+    statement_timeout_s: longest time of a statement, a fraction of it for a lock, and as long again in a
+    transaction that stands idle; then PostgreSQL ends it (57014, 55P03, 25P03). The driver gives up a
+    little later, if nobody answers any more (TimeoutError). None: no bound at all, for migrations.
+    """
+    return create_async_engine(
+        sqlalchemy_url(libpq_url),
+        pool_size=pool_size,
+        pool_pre_ping=True,
+        connect_args=_patience(statement_timeout_s),
+    )
+
+
+def _patience(statement_timeout_s: float | None) -> dict[str, Any]:
+    if statement_timeout_s is None:
+        return {"timeout": _CONNECT_TIMEOUT_S}
+    bound_ms = round(statement_timeout_s * 1000)
+    return {
+        "timeout": _CONNECT_TIMEOUT_S,
+        "command_timeout": statement_timeout_s + _ANSWER_GRACE_S,
+        "server_settings": {
+            "statement_timeout": str(bound_ms),
+            "lock_timeout": str(bound_ms // 3),
+            "idle_in_transaction_session_timeout": str(2 * bound_ms),
+        },
+    }

@@ -30,7 +30,8 @@ _UTC = ZoneInfo("UTC")
 _MOST = {Width.MINUTE: 1440, Width.HOUR: 168, Width.DAY: 180}
 _USUAL = {Width.MINUTE: 60, Width.HOUR: 24, Width.DAY: 7}
 _GROUPS = {"project_id": "project", "api_key_id": "key", "model": "model", "line_item": "model"}
-_LAST_SECOND = 253_402_300_799
+_LAST_SECOND = 253_370_764_799
+"""Of the year 9998: a page's buckets beyond it are still moments."""
 _Reader = Annotated[Call, Depends(Reads(Scope.USAGE_READ))]
 
 

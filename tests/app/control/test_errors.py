@@ -132,3 +132,31 @@ async def test_with_the_database_away_the_answer_is_503_with_a_retry_after() -> 
     error = _error(answer)
     assert (error["code"], error["retryable"]) == ("dependency_unavailable", True)
     await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/api/v1/usage?to=9999-12-31T23:59:59Z",
+        "/api/v1/usage?from=0001-01-01T00:00:00%2B14:00",
+        "/api/v1/usage?from=9999-12-31T23:59:59-14:00",
+        "/api/v1/requests?from=0001-01-01T00:00:00%2B14:00",
+        "/v1/organization/costs?start_time=0&end_time=253402300799&page=page_253402300000",
+        "/v1/organization/costs?start_time=253402300799",
+    ],
+)
+async def test_a_moment_at_the_end_of_all_calendars_is_refused(world: World, query: str) -> None:
+    answer = await world.operator.get(query)
+    assert (answer.status_code, _error(answer)["code"]) == (400, "parameter_invalid")
+
+
+@pytest.mark.parametrize("edge", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-01:00"])
+async def test_no_token_ends_at_the_end_of_all_calendars(world: World, edge: str) -> None:
+    body = {"name": "x", "expires_at": edge}
+    answer = await world.operator.post("/api/v1/access-tokens", json=body)
+    assert (answer.status_code, _error(answer)["code"]) == (400, "parameter_invalid")
+
+
+async def test_metrics_are_not_told_where_tenants_come_by(world: World) -> None:
+    answer = await world.operator.get("/metrics")
+    assert (answer.status_code, _error(answer)["code"]) == (404, "route_unknown")
