@@ -51,8 +51,11 @@ class LoginAttempts:
         while len(self._failures) > self._remembered:
             self._failures.popitem(last=False)
 
-    def succeeded(self, name: str) -> None:
+    def succeeded(self, name: str, *others: str) -> None:
+        """Forget the failures of a name, and the last one of each other."""
         self._failures.pop(name, None)
+        for other in others:
+            self._failures[other] = self._failures.get(other, [])[:-1]
 
     def _recent(self, name: str, now: datetime) -> list[float]:
         return [at for at in self._failures.get(name, []) if at > now.timestamp() - self._window_s]
@@ -75,13 +78,13 @@ async def login(
     """
     email = email.strip().lower()
     names = [f"email:{email}"] + ([f"address:{from_address}"] if from_address else [])
-    attempts.check(*names, now=now)
     row = (await connection.execute(select(member).where(member.c.email == email))).one_or_none()
+    attempts.check(*names, now=now)
+    attempts.failed(*names, now=now)  # until it succeeds: many guesses at a time are many failures
     known = await matches(password, row.password_hash if row else None)
     if row is None or not known or row.status != "active":
-        attempts.failed(*names, now=now)
         raise Rejected(RejectReason.KEY_UNKNOWN, "E-mail or password is wrong.", status=401)
-    attempts.succeeded(names[0])
+    attempts.succeeded(*names)
     credential = new_session()
     await connection.execute(delete(session).where(session.c.expires_at <= now))
     values = {"digest": credential.digest, "member_id": row.id, "expires_at": now + lifetime}

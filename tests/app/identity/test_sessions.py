@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import httpx
@@ -91,6 +92,20 @@ async def test_one_address_cannot_try_many_e_mails(world: World) -> None:
         await _login(world, attempts=attempts, address="192.0.2.7")
     assert closed.value.status == 429
     assert await _login(world, attempts=attempts, address="192.0.2.8")
+
+
+async def test_guesses_at_one_time_are_counted_like_guesses_in_turn(world: World) -> None:
+    attempts = LoginAttempts(most=3, window_s=60)
+    guesses = [_login(world, password=f"guess {number}", attempts=attempts) for number in range(8)]
+    answers = await asyncio.gather(*guesses, return_exceptions=True)
+    statuses = sorted(answer.status for answer in answers if isinstance(answer, Rejected))
+    assert statuses == [401] * 3 + [429] * 5
+
+
+async def test_who_signs_in_often_is_no_guesser(world: World) -> None:
+    attempts = LoginAttempts(most=3, window_s=60)
+    for _ in range(5):
+        assert await _login(world, attempts=attempts, address="192.0.2.7")
 
 
 def test_the_memory_of_failures_is_bounded() -> None:
