@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -22,7 +22,7 @@ from app.console.views.home import show_home
 from app.console.views.login import show_login, submit_login, submit_logout
 from app.console.views.requests import list_requests, show_request
 from app.core.clock import Clock, SystemClock
-from app.core.errors import DependencyError, SteelyardError
+from app.core.errors import DependencyError, RejectReason, SteelyardError
 from app.core.settings import Settings
 from app.identity.sessions import LoginAttempts
 
@@ -53,6 +53,7 @@ def create_console(engine: AsyncEngine, settings: Settings, *, clock: Clock | No
         exception_handlers={
             SteelyardError: _answer_error,
             HTTPException: _answer_http_error,
+            DBAPIError: _answer_database,
             OperationalError: _answer_absence,
             InterfaceError: _answer_absence,
             OSError: _answer_absence,
@@ -95,6 +96,15 @@ def _answer_absence(request: Request, error: Exception) -> Response:
     response = _problem(request, status=503, message=message, code=DependencyError.code)
     response.headers["retry-after"] = "5"
     return response
+
+
+def _answer_database(request: Request, error: Exception) -> Response:
+    """A value that no text of the database can be, such as one with a NUL, is the visitor's mistake."""
+    assert isinstance(error, DBAPIError)
+    if not str(getattr(error.orig, "sqlstate", "")).startswith("22"):
+        return _answer_surprise(request, error)
+    message = "A value in the address or the form can't be what it is."
+    return _problem(request, status=400, message=message, code=RejectReason.PARAMETER_INVALID.value)
 
 
 def _answer_surprise(request: Request, error: Exception) -> Response:

@@ -210,3 +210,16 @@ def test_text_stands_out_from_its_ground_by_4_5_to_1(theme: int, ink: str, groun
     tokens = {n: (a, b) for n, a, b in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", sheet)}
     lights = sorted((_luminance(tokens[ink][theme]), _luminance(tokens[ground][theme])), reverse=True)
     assert (lights[0] + 0.05) / (lights[1] + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("path", ["/requests?model=a%00b", "/requests/req_%00", "/requests?before=%00"])
+async def test_a_value_that_no_text_can_be_is_the_visitors_mistake(site: Site, path: str) -> None:
+    visitor = await site.signed_in()
+    assert (await visitor.get(path)).status_code in (200, 400)
+
+
+async def test_an_e_mail_that_no_text_can_be_is_the_visitors_mistake(site: Site) -> None:
+    visitor = site.visitor()
+    form = hidden_fields((await visitor.get("/login")).text)
+    answer = await visitor.post("/login", data={**form, "email": "a\0b@steelyard.example", "password": "x"})
+    assert answer.status_code == 400
