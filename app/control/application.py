@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from prometheus_client import generate_latest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.requests import Request
@@ -67,7 +66,7 @@ def create_app(
     errors.install(app)
     for room in _ROOMS:
         app.include_router(room.api)
-    _add_probes(app, engine, metrics=metrics)
+    _add_health(app, engine)
     if console is not None:
         app.mount("/console", console)
         app.add_route("/", _to_console)
@@ -78,14 +77,10 @@ async def _to_console(request: Request) -> Response:
     return RedirectResponse("/console/", status_code=307)
 
 
-def _add_probes(app: FastAPI, engine: AsyncEngine, *, metrics: ControlMetrics) -> None:
+def _add_health(app: FastAPI, engine: AsyncEngine) -> None:
     async def health(request: Request) -> Response:
         async with engine.connect() as connection:
             await connection.execute(text("SELECT 1"))
         return JSONResponse({"status": "ok"})
 
-    async def show_metrics(request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
-
     app.add_route("/health", health)
-    app.add_route("/metrics", show_metrics)
