@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
@@ -18,7 +18,7 @@ from app.identity.credentials import new_access_token
 from app.identity.errors import invalid, not_found
 from app.identity.model import AccessToken, Member, Role
 from app.identity.passwords import hash_password
-from app.identity.tables import access_token, member
+from app.identity.tables import access_token, member, session
 
 _PUBLIC = [column for column in member.c if column.name != "password_hash"]
 _TOKEN = [column for column in access_token.c if column.name != "digest"]
@@ -77,8 +77,8 @@ async def change_member(
 ) -> Member:
     """The member with another name, status or password.
 
-    A disabled member's tokens and sessions open nothing from now on. Raises Conflict if members
-    would disable themselves: an installation keeps its last operator.
+    A disabled member's tokens open nothing from now on; a new password or a disabling ends the member's
+    sessions. Raises Conflict if members would disable themselves: an installation keeps its last operator.
     """
     query = select(*_PUBLIC).where(member.c.id == member_id).with_for_update()
     row = (await connection.execute(query)).one_or_none()
@@ -94,6 +94,8 @@ async def change_member(
         return before
     changed = update(member).where(member.c.id == member_id).values(values).returning(*_PUBLIC)
     after = to_member((await connection.execute(changed)).one())
+    if password is not None or after.status != "active":
+        await connection.execute(delete(session).where(session.c.member_id == after.id))
     facts = {"before": asdict(before), "after": asdict(after) | {"password_changed": password is not None}}
     trail.note("member.change", after.id, tenant_id=after.tenant_id, **facts)
     return after

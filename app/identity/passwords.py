@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from argon2 import PasswordHasher
@@ -13,6 +14,8 @@ from app.core.errors import Rejected, RejectReason
 
 MIN_LENGTH = 12
 MAX_LENGTH = 256
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="argon2")
+"""Two at a time, whoever calls: each hash takes 64 MiB, and anyone may try to log in."""
 _hasher = PasswordHasher.from_parameters(RFC_9106_LOW_MEMORY)
 
 
@@ -25,12 +28,13 @@ async def hash_password(password: str) -> str:
             status=400,
             param="password",
         )
-    return await asyncio.to_thread(_hasher.hash, password)
+    return await asyncio.get_running_loop().run_in_executor(_threads, _hasher.hash, password)
 
 
 async def matches(password: str, password_hash: str | None) -> bool:
     """True if the password made the hash; takes as long when there is none, so that nothing is told."""
-    known = await asyncio.to_thread(_verified, password[:MAX_LENGTH], password_hash)
+    loop = asyncio.get_running_loop()
+    known = await loop.run_in_executor(_threads, _verified, password[:MAX_LENGTH], password_hash)
     return known and password_hash is not None
 
 

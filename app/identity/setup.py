@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.errors import Conflict
 from app.identity.audit import Trail, append
-from app.identity.members import create_access_token, create_member, find_member_by_email
+from app.identity.members import change_member, create_access_token, create_member, find_member_by_email
 from app.identity.model import Role
-from app.identity.passwords import hash_password
-from app.identity.tables import member
 
 ACTOR = "setup"
 
@@ -32,10 +29,7 @@ async def create_admin(connection: AsyncConnection, *, email: str, password: str
             connection, email=email, role=Role.OPERATOR, tenant_id=None, password=password, trail=trail
         )
     else:
-        admin = found
-        hashed = await hash_password(password)
-        await connection.execute(update(member).where(member.c.id == admin.id).values(password_hash=hashed))
-        trail.note("member.set_password", admin.id)
+        admin = await change_member(connection, found.id, changes={}, password=password, trail=trail)
     _, secret = await create_access_token(connection, admin.id, name="setup", now=now, trail=trail)
     await append(connection, trail, now=now)
     return secret

@@ -16,10 +16,12 @@ from app.core.settings import settings
 from app.stack.child import die_with_parent
 from app.workers.health import WorkerHealth
 from app.workers.proofs import TRIAL_BALANCE, last_proof
+from app.workers.pruning import PRUNE
 
 VISIBILITY_TIMEOUT_S = 300
 """After so long a task of a dead worker is given to another one."""
 PROOF_EVERY_S = 60.0
+PRUNE_EVERY_S = 3600.0
 _MODULES = ["app.workers.tasks"]
 
 
@@ -44,10 +46,16 @@ def make_app(broker_url: str) -> Celery:
         },
         timezone="UTC",
         beat_schedule={
-            "trial-balance": {"task": TRIAL_BALANCE, "schedule": 60.0, "options": {"expires": 60}}
+            "trial-balance": _every(PROOF_EVERY_S, TRIAL_BALANCE),
+            "prune": _every(PRUNE_EVERY_S, PRUNE),
         },
     )
     return app
+
+
+def _every(seconds: float, task: str) -> dict[str, Any]:
+    """An entry of beat's schedule; a tick that no worker took before the next one is dropped."""
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
 
 app = make_app(settings().broker_url.get_secret_value())

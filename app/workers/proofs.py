@@ -5,7 +5,6 @@ A failed proof is logged with its numbers and shown as a metric; nothing is corr
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 from prometheus_client import Gauge
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.core.database import connect_engine
-from app.core.errors import DependencyError
+from app.workers.transaction import in_transaction
 from billing.ledger.proofs import drifts
 from billing.ledger.service import trial_balance
 
@@ -47,21 +45,9 @@ async def prove(connection: AsyncConnection) -> dict[str, Any]:
 
 def prove_books(database_url: str) -> dict[str, Any]:
     """Prove the books of a database and set the metrics. Raises DependencyError if it can't be reached."""
-    try:
-        found = asyncio.run(_proven(database_url))
-    except OSError as error:
-        raise DependencyError(f"the database can't be reached: {error}") from error
+    found = in_transaction(database_url, prove)
     _unbalanced.set(len(found["unbalanced"]))
     _drifting.set(len(found["drifting"]))
     _proven_at.set(time.time())
     _last.update(found)
     return found
-
-
-async def _proven(database_url: str) -> dict[str, Any]:
-    engine = connect_engine(database_url, pool_size=1)
-    try:
-        async with engine.connect() as connection:
-            return await prove(connection)
-    finally:
-        await engine.dispose()

@@ -6,6 +6,7 @@ from celery import shared_task
 
 from app.core.settings import settings
 from app.workers.proofs import TRIAL_BALANCE, prove_books
+from app.workers.pruning import PRUNE, prune_rows
 
 
 def trial_balance() -> None:
@@ -13,4 +14,10 @@ def trial_balance() -> None:
     prove_books(settings().database_url.get_secret_value())
 
 
+def prune() -> None:
+    """Delete what has had its time. Idempotent: what is gone is gone."""
+    prune_rows(settings().database_url.get_secret_value())
+
+
 shared_task(name=TRIAL_BALANCE)(trial_balance)
+shared_task(name=PRUNE)(prune)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from app.core.errors import Rejected
@@ -45,3 +48,8 @@ async def test_a_password_matches_its_own_hash_only() -> None:
 async def test_a_password_too_short_or_too_long_is_refused(password: str) -> None:
     with pytest.raises(Rejected):
         await hash_password(password)
+
+
+async def test_however_many_log_in_at_once_only_two_hashes_take_memory() -> None:
+    await asyncio.gather(*(matches("guess", None) for _ in range(6)))
+    assert len([thread for thread in threading.enumerate() if thread.name.startswith("argon2")]) <= 2
