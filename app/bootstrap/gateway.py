@@ -29,6 +29,7 @@ from app.core.settings import Settings, settings
 from app.gateway.access_log import AccessLog
 from app.gateway.admission import AdmissionDesk
 from app.gateway.exports import sources_of
+from app.gateway.memory import return_large_blocks
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.progress import Running
 from app.gateway.route import Gateway
@@ -323,6 +324,7 @@ async def _main() -> int:
 
 def main() -> int:
     """Run the process; returns its exit code."""
+    return_large_blocks()
     return uvloop.run(_main())
 
 
