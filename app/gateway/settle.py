@@ -155,9 +155,10 @@ class Settlement:
         release = desk.leases.settle(
             admission.hold, {held.allowance_id: cost_picos for held in admission.record.holds}
         )
+        now_ms = desk.clock.now_ms()
         settled = Settled(
             request_id=admission.request_id,
-            at_ms=desk.clock.now_ms(),
+            at_ms=now_ms,
             outcome=ending.outcome,
             usage_source=weighed.source,
             usage=weighed.usage,
@@ -173,7 +174,7 @@ class Settlement:
             duration_ms=self.elapsed_ms(),
             bytes_relayed=ending.bytes_relayed,
             flags=weighed.flags,
-            attempts=tuple(map(_plain, self._attempts)),
+            attempts=tuple(_plain(attempt, now_ms=now_ms) for attempt in self._attempts),
         )
 
         def durable(is_durable: bool) -> None:  # noqa: FBT001 - the journal's callback
@@ -189,9 +190,9 @@ class Settlement:
         desk.access_log.settled(admission, settled)
 
 
-def _plain(attempt: Attempt) -> dict[str, Any]:
+def _plain(attempt: Attempt, *, now_ms: int) -> dict[str, Any]:
     """An attempt as plain values; one that is still open as the request ends was answered to its end."""
-    outcome = attempt.outcome
+    outcome, is_open = attempt.outcome, attempt.duration_ms is None
     return {
         "backend_id": attempt.backend_id,
         "started_ms": attempt.started_ms,
@@ -201,5 +202,5 @@ def _plain(attempt: Attempt) -> dict[str, Any]:
         "status": attempt.status,
         "error_code": attempt.error_code,
         "first_byte_ms": attempt.first_byte_ms,
-        "duration_ms": attempt.duration_ms,
+        "duration_ms": max(0, now_ms - attempt.started_ms) if is_open else attempt.duration_ms,
     }

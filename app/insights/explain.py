@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.core.clock import from_ms
 from app.core.money import format_picos, format_price
 from app.insights.entries import list_transaction_entries
 from app.insights.remedies import remedy_for
@@ -154,11 +155,15 @@ def _decision(event: Any) -> Explanation:
         "backend_id": event["backend_id"],
         "deployment_id": event["deployment_id"],
         "attempts": len(tried),
-        "predicted_wait_ms": last.get("predicted_wait_ms"),
+        "predicted_wait_ms": _tenths(last.get("predicted_wait_ms")),
         "candidates": len(scores),
         "reason": _reason(tried, scores=scores),
         "scores": [
-            {"backend_id": name, "predicted_wait_ms": score, "chosen": name == last.get("backend_id")}
+            {
+                "backend_id": name,
+                "predicted_wait_ms": _tenths(score),
+                "chosen": name == last.get("backend_id"),
+            }
             for name, score in sorted(scores.items(), key=lambda item: (item[1], item[0]))
         ],
     }
@@ -167,16 +172,32 @@ def _decision(event: Any) -> Explanation:
 def _reason(tried: list[Any], *, scores: dict[str, Any]) -> str:
     if not tried:
         return "No attempt is on record: the gateway ended before it could write one."
-    again = f" after {len(tried) - 1} failed attempts" if len(tried) > 1 else ""
+    failed = len(tried) - 1
+    again = f" after {failed} failed attempt{'s' if failed > 1 else ''}" if failed else ""
     wait = tried[-1].get("predicted_wait_ms")
     if wait is None:
         return f"Chosen{again}; no prediction is on record."
-    return f"Least predicted wait ({wait:.0f} ms) of {max(1, len(scores))} that could take it{again}."
+    return f"Least predicted wait ({wait:.1f} ms) of {max(1, len(scores))} that could take it{again}."
 
 
 def _attempt(attempt: Any) -> Explanation:
-    """An attempt without its scores, which the decision shows."""
-    return {name: value for name, value in attempt.items() if name != "scores"}
+    """An attempt in the order in which it happened, without its scores, which the decision shows."""
+    started_ms = attempt.get("started_ms")
+    return {
+        "backend_id": attempt["backend_id"],
+        "started_at": None if started_ms is None else _moment(from_ms(started_ms)),
+        "predicted_wait_ms": _tenths(attempt.get("predicted_wait_ms")),
+        "first_byte_ms": _tenths(attempt.get("first_byte_ms")),
+        "duration_ms": _tenths(attempt.get("duration_ms")),
+        "status": attempt.get("status"),
+        "outcome": attempt["outcome"],
+        "error_code": attempt.get("error_code"),
+    }
+
+
+def _tenths(milliseconds: float | None) -> float | None:
+    """A measured time without digits that nobody measured."""
+    return None if milliseconds is None else round(milliseconds, 1)
 
 
 def _usage(event: Any) -> Explanation:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 import app.console
 from app.console.app import create_console
 from app.core import ids
+from app.core.clock import from_ms
 from app.core.database import connect_engine
 from app.core.settings import Settings
 from app.identity.model import Role
+from billing.journal.tables import parked_record
 from tests.app.console.conftest import REASON, Site
 from tests.app.console.forms import hidden_fields
 
@@ -34,7 +37,7 @@ async def test_home_shows_todays_usage_the_newest_requests_the_wallet_and_a_firs
 async def test_a_request_is_explained_down_to_the_ledger(site: Site) -> None:
     visitor = await site.signed_in()
     page = (await visitor.get(f"/requests/{site.request_id}")).text
-    assert "Least predicted wait (12 ms) of 1 that could take it." in page
+    assert "Least predicted wait (12.5 ms) of 1 that could take it." in page
     for amount in ("0.000378", "0.000036", "0.0001944", "0.0006084"):
         assert amount in page
     assert "txn_" in page
@@ -46,6 +49,22 @@ async def test_a_refusal_is_explained_with_limit_observed_and_remedy(site: Site)
     page = (await visitor.get(f"/requests/{site.refused_id}")).text
     for piece in (REASON, "40000", "52310", "21.0", "Retry-After"):
         assert piece in page
+
+
+async def test_what_was_set_aside_says_why_to_staff_and_is_no_broken_page(site: Site) -> None:
+    request_id = ids.request_id()
+    row = {
+        "incarnation_id": "gwi_1",
+        "file_offset": 7,
+        "request_id": request_id,
+        "reason": "no such <tenant>",
+    }
+    row |= {"record": b"", "holds": [], "parked_at": from_ms(site.shop.clock.now_ms())}
+    async with site.shop.engine.begin() as connection:
+        await connection.execute(insert(parked_record).values(row))
+    page = await (await site.signed_in()).get(f"/requests/{request_id}")
+    assert page.status_code == 200
+    assert "no such &lt;tenant&gt;" in page.text
 
 
 async def test_unknown_usage_is_a_dash_never_zero(site: Site) -> None:

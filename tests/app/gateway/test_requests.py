@@ -44,6 +44,14 @@ async def test_an_answer_is_on_the_disk_before_its_client_has_it(house: House) -
     assert _agrees_with_the_engine(house, settled)
 
 
+async def test_the_attempt_that_answered_has_its_times_though_it_is_open_when_written(house: House) -> None:
+    answer = await house.client.post(_CHAT, json=chat())
+    settled = house.settled_of(answer.headers["x-request-id"])
+    [attempt] = settled.attempts
+    assert attempt["outcome"] == "delivered"
+    assert 0 <= attempt["duration_ms"] <= settled.duration_ms + 1
+
+
 async def test_the_charge_is_the_usage_at_the_pinned_rates_and_within_the_hold(house: House) -> None:
     answer = await house.client.post(_CHAT, json=chat())
     settled = house.settled_of(answer.headers["x-request-id"])

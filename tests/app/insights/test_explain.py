@@ -24,8 +24,11 @@ ATTEMPTS: tuple[dict[str, Any], ...] = (
     {"backend_id": "bck_two", "predicted_wait_ms": 90.0, "scores": {}, "outcome": "unreachable"},
     {
         "backend_id": "bck_one",
-        "predicted_wait_ms": 180.4,
-        "scores": {"bck_one": 180.4, "bck_three": 250.0},
+        "started_ms": 1790000000123,
+        "predicted_wait_ms": 180.40000000000003,
+        "first_byte_ms": 29.75821132323434,
+        "duration_ms": 31,
+        "scores": {"bck_one": 180.40000000000003, "bck_three": 250.0},
         "outcome": "delivered",
     },
 )
@@ -70,10 +73,18 @@ async def test_a_charge_is_shown_from_its_limit_to_its_ledger_entry(traffic: Tra
         ("tenant", "money", "0.00162")
     ]
     assert shown["decision"]["reason"] == (
-        "Least predicted wait (180 ms) of 2 that could take it after 1 failed attempts."
+        "Least predicted wait (180.4 ms) of 2 that could take it after 1 failed attempt."
     )
     assert [score["chosen"] for score in shown["decision"]["scores"]] == [True, False]
     assert [attempt["outcome"] for attempt in shown["attempts"]] == ["unreachable", "delivered"]
+    assert [list(attempt) for attempt in shown["attempts"]] == [list(shown["attempts"][0])] * 2
+    measured = ("started_at", "predicted_wait_ms", "first_byte_ms", "duration_ms")
+    assert [shown["attempts"][1][name] for name in measured] == [
+        "2026-09-21T14:13:20.123000Z",
+        180.4,
+        29.8,
+        31,
+    ]
     entries = {entry["account"]: entry["amount"] for entry in shown["ledger"]["entries"]}
     assert entries == {"revenue": "0.0006084", "wallet": "-0.0006084"}
 
