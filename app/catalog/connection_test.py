@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -21,37 +21,44 @@ class ConnectionReport:
     problem: str | None
 
 
-async def probe_engine(base_url: str, *, served_model: str) -> ConnectionReport:
-    """Ask `/health` and `/v1/models` at an engine's address. Never raises; at most about ten seconds."""
-    if _is_link_local(base_url):
-        return ConnectionReport(False, None, "link-local addresses (cloud metadata) are never engines")
-    async with httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False, trust_env=False) as client:
-        try:
-            health = await client.get(f"{base_url}/health")
-            if health.status_code != 200:
-                return ConnectionReport(True, None, f"/health answers {health.status_code}")
+async def probe_engine(base_url: str, *, served_model: str, within_s: float = 10.0) -> ConnectionReport:
+    """Ask `/health` and `/v1/models` at an engine's address. Never raises; at most `within_s` in all."""
+    try:
+        async with (
+            asyncio.timeout(within_s),
+            httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False, trust_env=False) as client,
+        ):
+            status, _ = await _get(client, f"{base_url}/health")
+            if status != 200:
+                return ConnectionReport(True, None, f"/health answers {status}")
             return await _asked_for_models(client, base_url, served_model=served_model)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return ConnectionReport(False, None, f"no connection: {type(error).__name__}")
+    except TimeoutError:
+        return ConnectionReport(True, None, f"it does not answer to its end within {within_s:g} s")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return ConnectionReport(False, None, f"no connection: {type(error).__name__}")
 
 
 async def _asked_for_models(
     client: httpx.AsyncClient, base_url: str, *, served_model: str
 ) -> ConnectionReport:
-    listing = await client.get(f"{base_url}/v1/models")
-    if listing.status_code != 200 or len(listing.content) > _MAX_BODY:
-        return ConnectionReport(True, None, f"/v1/models answers {listing.status_code}")
+    status, body = await _get(client, f"{base_url}/v1/models")
+    if status != 200:
+        return ConnectionReport(True, None, f"/v1/models answers {status}")
     try:
-        names = [str(each["id"]) for each in listing.json()["data"]]
-    except (ValueError, KeyError, TypeError):
+        names = [str(each["id"]) for each in json.loads(body)["data"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ConnectionReport(True, None, "/v1/models is no model list")
     if served_model not in names:
         return ConnectionReport(True, False, f"it serves {', '.join(names[:5])}, not {served_model}")
     return ConnectionReport(True, True, None)
 
 
-def _is_link_local(base_url: str) -> bool:
-    try:
-        return ip_address(urlsplit(base_url).hostname or "").is_link_local
-    except ValueError:
-        return False
+async def _get(client: httpx.AsyncClient, url: str) -> tuple[int, bytes]:
+    """Status and body; of a body without end only its beginning, which is then no JSON."""
+    async with client.stream("GET", url) as answer:
+        body = b""
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > _MAX_BODY:
+                break
+        return answer.status_code, body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,7 +47,7 @@ async def list_deployments(connection: AsyncConnection, *, after: str | None, li
 
 
 def check_base_url(base_url: str) -> str:
-    """The address without a trailing slash. Raises Rejected unless it is a plain http(s) URL."""
+    """The address without a trailing slash. Raises Rejected unless it is a plain http(s) URL of a machine."""
     try:
         parts = urlsplit(base_url)
         port_is_valid = parts.port is None or 0 < parts.port < 65536
@@ -56,7 +57,16 @@ def check_base_url(base_url: str) -> str:
         invalid("The address of an engine is a URL such as http://10.0.0.7:8000.", param="base_url")
     if parts.username or parts.password or parts.query or parts.fragment:
         invalid("The address of an engine has no user, query or fragment.", param="base_url")
+    if _is_link_local(parts.hostname):
+        invalid("Link-local addresses (cloud metadata) are never engines.", param="base_url")
     return base_url.rstrip("/")
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        return ip_address(host).is_link_local
+    except ValueError:
+        return False
 
 
 async def create_backend(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, select, text
+from sqlalchemy import RowMapping, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.ids import TenantId
@@ -87,7 +87,6 @@ async def list_entries(
     before_sequence: int | None,
     limit: int,
     object_id: str | None = None,
-    tenant_id: TenantId | None = None,
 ) -> list[RowMapping]:
     """Entries, newest first, below a sequence."""
     query = select(audit_log).order_by(audit_log.c.sequence.desc()).limit(limit)
@@ -95,14 +94,7 @@ async def list_entries(
         query = query.where(audit_log.c.sequence < before_sequence)
     if object_id is not None:
         query = query.where(audit_log.c.object_id == object_id)
-    if tenant_id is not None:
-        query = query.where(audit_log.c.tenant_id == tenant_id)
     return list((await connection.execute(query)).mappings().all())
-
-
-async def count_entries(connection: AsyncConnection) -> int:
-    """How many entries the log has."""
-    return int((await connection.execute(select(func.count()).select_from(audit_log))).scalar_one())
 
 
 def _batch_from(sequence: int) -> Any:

@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.catalog.models import names_of
 from app.core.database import PicosType
+from app.identity.errors import invalid
 from app.insights.buckets import is_whole, spans
 from billing.journal.tables import usage_event, usage_rollup
 
@@ -42,6 +43,8 @@ GROUPS = {
     "price_version": "price_version_id",
     "usage_source": "usage_source",
 }
+MOST_ROWS = 50_000
+"""Of an answer that isn't cut into pages of rows."""
 TOKENS = ("input", "input_cached", "input_cache_write", "output", "reasoning")
 BILLED = ("billed_input", "billed_input_cached", "billed_input_cache_write", "billed_output")
 
@@ -82,6 +85,14 @@ class UsageRow:
     tokens: dict[str, int]
     cost: int
     cursor: tuple[str, ...]
+
+
+async def summarize_whole(connection: AsyncConnection, query: UsageQuery) -> list[UsageRow]:
+    """All rows at once. Raises Rejected (400) if they are more than `MOST_ROWS`."""
+    rows = await summarize(connection, query, limit=MOST_ROWS + 1)
+    if len(rows) > MOST_ROWS:
+        invalid(f"These are more than {MOST_ROWS} rows: ask for fewer buckets or groups.", param="limit")
+    return rows
 
 
 async def summarize(

@@ -71,7 +71,6 @@ class Supervisor:
         self._signs = {name: _Signs() for name in self._units}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
 
     async def start(self) -> None:
         """Start all; returns when all are ready. Raises DependencyError naming what failed and why."""
@@ -92,7 +91,6 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Stop all, each after those that rely on it; by force where its time is over. Idempotent."""
-        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -151,7 +151,7 @@ _Asked = Annotated[Asked, Depends()]
 @api.get("/usage/completions", summary="Tokens by bucket, in the shape of OpenAI's usage API")
 async def show_completions(asked: _Asked, call: _Reader) -> UsagePage:
     cut, following = asked.cut(call.now)
-    rows = await usage.summarize(call.connection, await _query(asked, call, cut=cut))
+    rows = await usage.summarize_whole(call.connection, await _query(asked, call, cut=cut))
     data = [
         UsageBucket(start_time=start, end_time=end, results=_merged(found))
         for start, end, found in _by_bucket(cut, rows)
@@ -163,7 +163,7 @@ async def show_completions(asked: _Asked, call: _Reader) -> UsagePage:
 async def show_costs(asked: _Asked, call: _Reader) -> CostPage:
     cut, following = asked.cut(call.now)
     query = await _query(asked, call, cut=cut, always=("price_version", "usage_source"))
-    rows = await usage.summarize(call.connection, query)
+    rows = await usage.summarize_whole(call.connection, query)
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(row) for row in found])
         for start, end, found in _by_bucket(cut, rows)

@@ -56,6 +56,8 @@ async def test_an_engine_that_serves_another_model_fails_the_test_and_is_not_add
         "http://host:99999",
         "http://host?x=1",
         "http://host#x",
+        "http://169.254.169.254",
+        "http://[fe80::1]:8000",
         "x",
     ],
 )
