@@ -124,10 +124,13 @@ class Api:
         try:
             answer = self._client.request(method, f"/api/v1{path}", params=known, json=body, headers=headers)
         except httpx.HTTPError as error:
-            raise _unreachable(str(self._client.base_url), error) from error
+            raise _unreachable(str(self._client.base_url), str(error) or type(error).__name__) from error
         if answer.is_error:
             raise _failure(answer.status_code, answer.content)
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError as error:
+            raise _unreachable(str(self._client.base_url), "what answers there is no control API") from error
 
 
 @contextmanager
@@ -142,12 +145,12 @@ def connect(data_dir: Path) -> Iterator[Api]:
         yield Api(client)
 
 
-def _unreachable(url: str, error: Exception) -> CommandFailed:
+def _unreachable(url: str, why: str) -> CommandFailed:
     return CommandFailed(
         "unreachable",
         f"the control API at {url} does not answer",
         exit_code=ExitCode.UNREACHABLE,
-        why=str(error) or type(error).__name__,
+        why=why,
         remedy="steelyard status",
     )
 

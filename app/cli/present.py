@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,9 @@ _NUMBERS = (
     "amount posted held available cost price requests unknown_requests tokens total weight sequence limit"
 )
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
-_RIGHT = frozenset((*_NUMBERS.split(), *_TOKENS.split(), "ttft_ms", "duration_ms"))
+_MICROSECONDS = re.compile(r"(?<=\d\d:\d\d:\d\d\.\d{3})\d{3}(?=Z$)")
+_TIMES = "ttft_ms first_byte_ms duration_ms predicted_wait_ms"
+_RIGHT = frozenset(f"{_NUMBERS} {_TOKENS} {_TIMES}".split())
 
 
 def print_json(value: Any) -> None:
@@ -81,7 +84,7 @@ def find(row: Mapping[str, Any], path: str) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value as text; unknown is a dash, never 0."""
+    """A value as text; unknown is a dash, never 0. Moments are shown to the millisecond."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -92,7 +95,7 @@ def cell(value: Any) -> str:
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items()) or "–"
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ", ".join(cell(inner) for inner in value) or "–"
-    return str(value)
+    return _MICROSECONDS.sub("", str(value))
 
 
 def confirm(question: str, *, yes: bool) -> None:

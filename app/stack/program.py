@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +20,15 @@ from app.stack.account import myself
 SOURCE_ROOT = Path(app.__file__).parents[1]
 """The folder in which Python finds our packages; children get it as PYTHONPATH."""
 _LOG_LIMIT = 10 * 1024 * 1024
+
+
+def own_command() -> str:
+    """What people here type for `steelyard`: the name if their shell finds it, else the path."""
+    installed = SOURCE_ROOT / ".venv" / "bin" / "steelyard"
+    if shutil.which("steelyard") or not installed.exists():
+        return "steelyard"
+    here = Path.cwd()
+    return shlex.quote(str(installed.relative_to(here) if installed.is_relative_to(here) else installed))
 
 
 class Program(Protocol):

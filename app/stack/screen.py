@@ -85,16 +85,18 @@ def screen_for(stream: TextIO, clock: Clock) -> Screen:
     return LiveScreen(stream, clock) if stream.isatty() else PlainScreen(stream, clock)
 
 
-def summary(credentials: Credentials, *, took_s: float, data_dir: str, stays: bool) -> str:
+def summary(
+    credentials: Credentials, *, took_s: float, data_dir: str, stays: bool, command: str = "steelyard"
+) -> str:
     """What a person needs once all is ready: addresses, login, key, and a call that works as printed.
 
-    stays: whether the stack goes on without this command.
+    stays: whether the stack goes on without this command.   command: how its user calls ours.
     """
     json = "Content-Type: application/json"
     message = f'{{"role": "user", "content": "{QUESTION}"}}'
-    body = f'{{"model": "{credentials.model}", "messages": [{message}], "temperature": 0}}'
+    body = f'{{"model": "{credentials.model}", "messages": [{message}], "temperature": 0, "max_tokens": 64}}'
     url, key = credentials.gateway_url, credentials.api_key
-    stop = f"steelyard down --data-dir '{data_dir}'" if stays else "Ctrl-C"
+    stop = f"{command} down --data-dir '{data_dir}'" if stays else "Ctrl-C"
     return f"""
 Steelyard is ready after {took_s:.1f} s. Its data: {data_dir}. Stop it: {stop}
 

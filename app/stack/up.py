@@ -20,7 +20,7 @@ from app.core.errors import DependencyError
 from app.stack.addresses import Addresses
 from app.stack.board import Row
 from app.stack.data_dir import Credentials, DataDir, cache_folder
-from app.stack.program import log_path, open_log, our_environment, python
+from app.stack.program import log_path, open_log, our_environment, own_command, python
 from app.stack.run import run
 from app.stack.screen import Screen, screen_for, summary
 from app.stack.services import Stack
@@ -141,7 +141,9 @@ def _announce(options: UpOptions, took_s: float) -> None:
     if options.as_json:
         print(msgspec.json.encode(_up_object(data, credentials)).decode(), flush=True)
     else:
-        print(summary(credentials, took_s=took_s, data_dir=str(data.root), stays=options.detach), flush=True)
+        stays, command = options.detach, own_command()
+        text = summary(credentials, took_s=took_s, data_dir=str(data.root), stays=stays, command=command)
+        print(text, flush=True)
 
 
 def _up_object(data: DataDir, credentials: Credentials) -> dict[str, Any]:

@@ -23,13 +23,14 @@ COLUMNS = {
     "request_id": "request",
     "model": "model",
     "outcome": "outcome",
+    "reason": "reason",
     "usage.input": "input",
     "usage.input_cached": "cached",
     "usage.output": "output",
     "cost": "cost",
     "currency": "currency",
     "ttft_ms": "ttft ms",
-    "duration_ms": "ms",
+    "duration_ms": "total ms",
 }
 
 

@@ -183,7 +183,7 @@ def test_an_explanation_shows_every_step_and_the_sum(steelyard: Steelyard, contr
     control.gives("GET /requests/req_1", EXPLANATION)
     text = steelyard("requests", "explain", "req_1").out
     assert "input: 6 tokens × 0.54 / 1 M = 0.00000324" in text
-    assert "total  0.00000756" in text
+    assert "total     0.00000756" in text
     for piece in ("completed", "Least predicted wait", "bck_1", "0.0099924", "engine", "txn_1", "wallet"):
         assert piece in text
     assert steelyard("requests", "explain", "req_1", "--json").json == EXPLANATION
@@ -196,3 +196,15 @@ def test_the_log_of_requests_passes_its_filters_on(steelyard: Steelyard, control
     assert control.asked[0].path == "/requests?limit=50&model=m&outcome=refused"
     assert result.out.splitlines()[1].split()[:4] == ["–", "req_1", "–", "refused"]
     assert "steelyard requests explain REQUEST" in result.err
+
+
+def test_the_log_of_requests_says_why_and_shows_moments_to_the_millisecond(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    row = {"request_id": "req_1", "admitted_at": "2026-11-30T22:17:25.793123Z", "outcome": "refused"}
+    control.lists("/requests", {**row, "reason": "balance_too_low", "ttft_ms": 29.75821132323434})
+    shown = steelyard("requests", "list").out
+    assert "2026-11-30T22:17:25.793Z " in shown
+    assert "balance_too_low" in shown
+    assert "29.8" in shown
+    assert "29.75" not in shown

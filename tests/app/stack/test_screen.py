@@ -64,12 +64,13 @@ def test_the_curl_line_works_as_printed() -> None:
     credentials = Credentials(
         "admin@x", "word", gateway_url="http://g", control_url="http://c", api_key="sk-sy-1", model="tiny"
     )
-    text = summary(credentials, took_s=1.25, data_dir="/my data", stays=True)
+    text = summary(credentials, took_s=1.25, data_dir="/my data", stays=True, command=".venv/bin/steelyard")
     (line,) = (line for line in text.splitlines() if line.startswith("curl "))
     words = shlex.split(line)
     assert words[:4] == ["curl", "http://g/v1/chat/completions", "-H", "Authorization: Bearer sk-sy-1"]
     assert json.loads(words[-1])["model"] == "tiny"
-    assert "steelyard down --data-dir '/my data'" in text
+    assert ".venv/bin/steelyard down --data-dir '/my data'" in text
+    assert json.loads(words[-1])["max_tokens"] == 64
     assert "word" in text
 
 
