@@ -11,6 +11,12 @@ fi
 
 has_uv() { command -v uv >/dev/null 2>&1; }
 
+# One line, unless a person watches a first installation, which takes minutes: then progress bars too.
+quiet=--quiet
+if [ -t 1 ] && ! [ -x .venv/bin/steelyard ]; then
+    quiet=
+fi
+
 if ! [ -x .venv/bin/python ]; then
     echo "Making .venv ..."
     if ! "$python" -m venv .venv 2>/dev/null; then
@@ -26,10 +32,12 @@ fi
 
 echo "Installing $lock ..."
 with_uv() {
-    has_uv && uv pip install --no-deps --require-hashes --python .venv/bin/python --requirement "$lock"
+    # shellcheck disable=SC2086 # no word if it is not to be quiet
+    has_uv && uv pip install $quiet --no-deps --require-hashes --python .venv/bin/python --requirement "$lock"
 }
 with_pip() {
-    .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --no-compile \
+    # shellcheck disable=SC2086
+    .venv/bin/python -m pip install $quiet --disable-pip-version-check --no-input --no-deps --no-compile \
         --require-hashes --requirement "$lock"
 }
 # uv does not read pip's configuration: where packages come from a mirror that only pip knows, pip gets them.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.guardian import guarded
 from tests.e2e.stack import START_TIMEOUT_S, Stack, Steelyard, eventually, free_port
 
 
@@ -20,13 +20,11 @@ def stack() -> Iterator[Stack]:
     folder.chmod(0o711)
     steelyard = Steelyard(folder, environment={"TMPDIR": str(folder)})
     begin = ("up", "--ephemeral", "--detach", "--json", "--port", str(free_port()))
-    outcome = steelyard(*begin, timeout_s=START_TIMEOUT_S)
-    try:
+    with guarded(folder):
+        outcome = steelyard(*begin, timeout_s=START_TIMEOUT_S)
         assert outcome.returncode == 0, outcome.stderr
         started = Stack(steelyard, json.loads(outcome.stdout))
         yield started
         ended = steelyard("down", "--data-dir", started.data_dir)
         assert ended.returncode == 0, ended.stderr
         eventually(lambda: not Path(started.data_dir).exists())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

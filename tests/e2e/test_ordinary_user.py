@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.guardian import guarded
 from tests.e2e.stack import ROOT, START_TIMEOUT_S, Steelyard, free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,13 +46,11 @@ def _as_ordinary_user() -> Sequence[str]:
 def test_an_ordinary_user_starts_asks_looks_and_stops(tmp_path_factory: pytest.TempPathFactory) -> None:
     wrapper = _as_ordinary_user()
     folder = Path(tempfile.mkdtemp(prefix="sy e2e "))
-    try:
+    with guarded(folder):
         if wrapper and wrapper[0] == "setpriv":
             os.chown(folder, NOBODY, NOBODY)
         home = {"HOME": str(folder), "TMPDIR": str(folder), "STEELYARD_CACHE_DIR": str(_cache(folder))}
         _live(Steelyard(folder, wrapper, home))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cache(folder: Path) -> Path:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,10 +20,12 @@ from typing import Any, TypeVar
 import httpx
 
 from app.core.clock import SystemClock
+from app.stack.account import myself
 from app.stack.addresses import Addresses
 from app.stack.board import Row, State
 from app.stack.data_dir import Credentials, DataDir, StackState
 from app.stack.postgres import OWNER, Postgres
+from tests.e2e.guardian import guarded
 from tests.e2e.stack import ROOT, START_TIMEOUT_S, Steelyard
 
 GATEWAYS = ("gateway-1", "gateway-2")
@@ -63,7 +64,11 @@ class Engine:
         """Start it; returns once it listens."""
         command = [sys.executable, "-m", "scheduler.simulator", "--port", str(self.port), "--model", MODEL]
         self._process = subprocess.Popen(
-            [*command, "--chunk-ms", "10"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [*command, "--chunk-ms", "10"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            **myself().arguments(signal.SIGKILL),
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == self.url
@@ -210,14 +215,14 @@ def running_stack() -> Iterator[Stack]:
     steelyard = Steelyard(folder, environment={"TMPDIR": str(folder)})
     stack = Stack(steelyard, Addresses(base, len(GATEWAYS)), engine)
     engine.start()
-    try:
-        stack.up()
-        stack.call_engine("vllm")
-        yield stack
-    finally:
-        stack.down()
-        engine.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+    with guarded(folder):
+        try:
+            stack.up()
+            stack.call_engine("vllm")
+            yield stack
+        finally:
+            stack.down()
+            engine.kill()
 
 
 async def _page(url: str) -> str:

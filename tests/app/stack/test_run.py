@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.stack import commands
+from app.stack.account import myself
 from app.stack.board import State
 from app.stack.data_dir import DataDir
 from app.stack.process_table import birth_of
@@ -66,6 +67,7 @@ class Tiny:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **myself().arguments(),
         )
 
     def is_ready(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.stack.account import myself
 from app.stack.program import SOURCE_ROOT, answers_health
 from app.stack.valkey import Valkey
 from app.workers.celery_app import make_app
@@ -54,7 +55,14 @@ def worker(broker_url: str, database: Database, tmp_path: Path) -> Iterator[Work
         "STEELYARD_METRICS_PORT": str(port),
     }
     with (tmp_path / "worker.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            **myself().arguments(signal.SIGKILL),
+        )
     yield process, port
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
