@@ -87,11 +87,13 @@ class UsageRow:
     cursor: tuple[str, ...]
 
 
-async def summarize_whole(connection: AsyncConnection, query: UsageQuery) -> list[UsageRow]:
-    """All rows at once. Raises Rejected (400) if they are more than `MOST_ROWS`."""
-    rows = await summarize(connection, query, limit=MOST_ROWS + 1)
-    if len(rows) > MOST_ROWS:
-        invalid(f"These are more than {MOST_ROWS} rows: ask for fewer buckets or groups.", param="limit")
+async def summarize_whole(
+    connection: AsyncConnection, query: UsageQuery, *, most: int = MOST_ROWS
+) -> list[UsageRow]:
+    """All rows at once. Raises Rejected (400) if they are more than `most`."""
+    rows = await summarize(connection, query, limit=most + 1)
+    if len(rows) > most:
+        invalid(f"These are more than {most} rows: ask for fewer buckets or groups.", param="limit")
     return rows
 
 

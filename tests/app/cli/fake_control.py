@@ -24,7 +24,7 @@ class Asked:
 
 @dataclass
 class FakeControl:
-    """answers: `"GET /path"` (below /api/v1, with its query if it matters) → (status, JSON)."""
+    """answers: `"GET /path"` (below /api/v1, with its query if it matters) → (status, JSON or bytes)."""
 
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
@@ -64,7 +64,7 @@ def serve() -> Iterator[FakeControl]:
             token, key = self.headers.get("authorization"), self.headers.get("idempotency-key")
             control.asked.append(Asked(self.command, path, body, token, key))
             status, answer = control.find(self.command, path)
-            content = json.dumps(answer).encode()
+            content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(content)))

@@ -60,6 +60,15 @@ def test_an_answer_that_is_no_json_is_still_explained(steelyard: Steelyard, cont
     assert "answered with status 502" in result.err
 
 
+def test_a_page_of_another_program_is_not_taken_for_an_answer(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    control.gives("GET /tenants/ten_1", b"<html>another program</html>")
+    result = steelyard("tenants", "show", "ten_1")
+    assert result.code == 7
+    assert "what answers there is no control API" in result.err
+
+
 def test_a_command_line_that_names_too_much_ends_with_2(steelyard: Steelyard, control: FakeControl) -> None:
     result = steelyard("tenants", "show", "ten_1", "--nonsense", "--json")
     error = json.loads(result.err)["error"]

@@ -8,12 +8,23 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.core.clock import from_ms
+from app.core.errors import Rejected
 from app.insights.buckets import Width, edges
-from app.insights.usage import BILLED, GROUPS, TOKENS, UsageFilter, UsageQuery, UsageRow, summarize
+from app.insights.usage import (
+    BILLED,
+    GROUPS,
+    TOKENS,
+    UsageFilter,
+    UsageQuery,
+    UsageRow,
+    summarize,
+    summarize_whole,
+)
 from billing.journal.model import Admitted, Settled
 from billing.metering.model import Outcome, Usage, UsageSource
 from tests.app.insights.metered import Traffic, settled
@@ -158,3 +169,14 @@ async def test_one_instant_at_the_edge_belongs_to_the_bucket_that_starts_there(t
             before = await summarize(connection, UsageQuery([BASE - step, BASE]))
             after = await summarize(connection, UsageQuery([BASE, BASE + step]))
             assert (before, [row.requests for row in after]) == ([], [1])
+
+
+async def test_an_answer_in_one_piece_has_a_bound_and_says_so(traffic: Traffic) -> None:
+    made = [traffic.admitted(at=BASE, payer=payer) for payer in (0, 1)]
+    await traffic.post([(each, settled(each, Usage(1))) for each in made])
+    cut = edges(BASE, BASE + timedelta(days=1), width=Width.DAY, zone=ZoneInfo("UTC"))
+    async with traffic.world.engine.connect() as connection:
+        query = UsageQuery(cut, ("tenant",))
+        assert len(await summarize_whole(connection, query, most=2)) == 2
+        with pytest.raises(Rejected, match="fewer buckets or groups"):
+            await summarize_whole(connection, query, most=1)
