@@ -53,7 +53,9 @@ def check_base_url(base_url: str) -> str:
         port_is_valid = parts.port is None or 0 < parts.port < 65536
     except ValueError:
         invalid("The address of an engine is a URL such as http://10.0.0.7:8000.", param="base_url")
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+    is_plain = base_url.isprintable() and " " not in base_url  # the parser drops what it doesn't like
+    is_web = parts.scheme in ("http", "https") and bool(parts.hostname)
+    if not (is_plain and is_web and port_is_valid):
         invalid("The address of an engine is a URL such as http://10.0.0.7:8000.", param="base_url")
     if parts.username or parts.password or parts.query or parts.fragment:
         invalid("The address of an engine has no user, query or fragment.", param="base_url")

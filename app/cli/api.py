@@ -24,10 +24,11 @@ _EXIT_CODES = {
     404: ExitCode.NOT_FOUND,
     409: ExitCode.CONFLICT,
 }
+_TELLING = {"scope": "scope", "limit": "limit", "observed": "observed", "retry_after_s": "seconds to wait"}
 _REMEDIES = {
     401: "set STEELYARD_TOKEN to an access token (sya_…) that is still valid",
     403: "ask an operator for a role that has this scope",
-    409: "look at its present state, or use another --idempotency-key",
+    409: "look at its present state",
     503: "steelyard status",
 }
 
@@ -167,8 +168,20 @@ def _failure(status: int, content: bytes) -> CommandFailed:
         code,
         what,
         exit_code=_EXIT_CODES.get(status, ExitCode.FAILED),
-        why=", ".join(f"{name} {value}" for name, value in known.items() if isinstance(value, str | int)),
-        remedy=_REMEDIES.get(status, ""),
+        why=_why(known),
+        remedy=_remedy(status, known),
         request_id=request_id,
         facts=known,
     )
+
+
+def _why(facts: Mapping[str, Any]) -> str:
+    """The facts that tell a person more than the message: numbers and a hint, not what was asked anyway."""
+    told = [f"{words} {facts[name]}" for name, words in _TELLING.items() if facts.get(name)]
+    return ", ".join(told) or str(facts.get("hint") or "")
+
+
+def _remedy(status: int, facts: Mapping[str, Any]) -> str:
+    if facts.get("param") == "Idempotency-Key":
+        return "repeat the first call as it was, or use another --idempotency-key"
+    return _REMEDIES.get(status, "")

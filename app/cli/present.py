@@ -22,6 +22,7 @@ _NUMBERS = (
     "amount posted held available cost price requests unknown_requests tokens total weight sequence limit"
 )
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
+_ENDLESS = 10_000
 _MICROSECONDS = re.compile(r"(?<=\d\d:\d\d:\d\d\.\d{3})\d{3}(?=Z$)")
 _TIMES = "ttft_ms first_byte_ms duration_ms predicted_wait_ms"
 _RIGHT = frozenset(f"{_NUMBERS} {_TOKENS} {_TIMES}".split())
@@ -148,4 +149,10 @@ def _print_rich(
         table.add_column(heading, justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text) for text in row))
-    Console().print(Padding(table, (0, 0, 0, indent)))
+    shown = Padding(table, (0, 0, 0, indent))
+    console = Console()
+    # Too wide a line is the terminal's to wrap: an id that is cut in two can't be copied.
+    console.width = max(
+        console.width, console.measure(shown, options=console.options.update(max_width=_ENDLESS)).maximum
+    )
+    console.print(shown)

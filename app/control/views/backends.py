@@ -18,7 +18,7 @@ from app.identity.model import Scope
 
 api = router("backends")
 _Engine = Literal["vllm", "llama-server", "sglang", "openai", "simulator"]
-_Address = Annotated[str, Field(max_length=500, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")]
+_Address = Annotated[str, Field(max_length=500)]
 _Concurrent = Annotated[int, Field(ge=1, le=100_000, description="Most requests at once.")]
 _Test = Annotated[bool, Query(description="Ask the engine first; 409 if it doesn't serve the model.")]
 _Weight = Annotated[int, Field(ge=0, le=1000, description="Share of the load.")]

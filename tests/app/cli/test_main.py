@@ -40,6 +40,23 @@ def test_a_refusal_ends_with_the_exit_code_of_its_kind(
     assert f"code: {code}  request req_1" in result.err
 
 
+def test_an_error_tells_people_numbers_and_hints_not_what_they_asked(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    facts = {"id": "req_x", "param": "id", "retryable": False, "hint": "It appears within seconds."}
+    control.refuses("GET /requests/req_x", status=404, code="not_found", **facts)
+    lines = steelyard("requests", "explain", "req_x").err.splitlines()
+    assert lines[1] == "  why: It appears within seconds."
+    assert "retryable" not in "".join(lines)
+
+
+def test_a_reused_idempotency_key_has_a_remedy_of_its_own(steelyard: Steelyard, control: FakeControl) -> None:
+    control.refuses("GET /tenants/ten_1", status=409, code="conflict", param="Idempotency-Key")
+    assert "another --idempotency-key" in steelyard("tenants", "show", "ten_1").err
+    control.refuses("GET /tenants/ten_1", status=409, code="conflict")
+    assert "--idempotency-key" not in steelyard("tenants", "show", "ten_1").err
+
+
 def test_with_json_an_error_has_the_shape_of_the_apis(steelyard: Steelyard, control: FakeControl) -> None:
     control.refuses("GET /tenants/ten_1", status=404, code="not_found", kind="tenant")
     result = steelyard("tenants", "show", "ten_1", "--json")

@@ -66,3 +66,11 @@ def test_an_ending_happens_only_after_a_yes(control: FakeControl, typed: str, co
     assert outcome == code
     assert "End key_1 now, for good? [y/N]" in shown
     assert bool(control.asked) is (code == 0)
+
+
+def test_a_table_wider_than_the_terminal_keeps_its_ids_whole(control: FakeControl) -> None:
+    ids = {"request_id": "req_" + "0" * 32, "model": "a-model-with-quite-a-long-name-of-its-own"}
+    control.lists("/requests", {**ids, "admitted_at": "2026-11-30T22:17:25.793123Z", "outcome": "completed"})
+    _, shown = _at_terminal(control, "requests", "list", COLUMNS="60")
+    for text in (*ids.values(), "2026-11-30T22:17:25.793Z"):
+        assert text in shown

@@ -56,6 +56,8 @@ async def test_an_engine_that_serves_another_model_fails_the_test_and_is_not_add
         "http://host:99999",
         "http://host?x=1",
         "http://host#x",
+        "http://ho\nst",
+        "http://a b",
         "http://169.254.169.254",
         "http://[fe80::1]:8000",
         "x",
@@ -66,6 +68,7 @@ async def test_an_address_that_is_no_plain_url_is_refused(
 ) -> None:
     answer = await world.operator.post("/api/v1/backends", json=_backend(deployment, base_url=url))
     assert answer.status_code == 400
+    assert "ngine" in answer.json()["error"]["message"]
     assert "u:p" not in answer.text
 
 
