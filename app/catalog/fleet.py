@@ -59,7 +59,7 @@ def check_base_url(base_url: str) -> str:
         invalid("The address of an engine is a URL such as http://10.0.0.7:8000.", param="base_url")
     if parts.username or parts.password or parts.query or parts.fragment:
         invalid("The address of an engine has no user, query or fragment.", param="base_url")
-    if _is_link_local(parts.hostname):
+    if _is_link_local(parts.hostname or ""):
         invalid("Link-local addresses (cloud metadata) are never engines.", param="base_url")
     return base_url.rstrip("/")
 

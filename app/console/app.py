@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -35,6 +36,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_BUSY = ("40001", "40P01", "55P03", "57014")
+"""SQLSTATE of a rival's lock, or of a statement that took too long."""
 _log = logging.getLogger(__name__)
 
 
@@ -57,6 +60,7 @@ def create_console(engine: AsyncEngine, settings: Settings, *, clock: Clock | No
             OperationalError: _answer_absence,
             InterfaceError: _answer_absence,
             OSError: _answer_absence,
+            PoolTimeout: _answer_absence,
             Exception: _answer_surprise,
         },
     )
@@ -92,7 +96,7 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
 
 def _answer_absence(request: Request, error: Exception) -> Response:
     _log.warning("console_database_unreachable", extra={"cause": type(error).__name__})
-    message = "The database can't be reached. What runs goes on; try again in a moment."
+    message = "The database can't answer now. What runs goes on; try again in a moment."
     response = _problem(request, status=503, message=message, code=DependencyError.code)
     response.headers["retry-after"] = "5"
     return response
@@ -101,7 +105,10 @@ def _answer_absence(request: Request, error: Exception) -> Response:
 def _answer_database(request: Request, error: Exception) -> Response:
     """A value that no text of the database can be, such as one with a NUL, is the visitor's mistake."""
     assert isinstance(error, DBAPIError)
-    if not str(getattr(error.orig, "sqlstate", "")).startswith("22"):
+    state = str(getattr(error.orig, "sqlstate", ""))
+    if state in _BUSY:
+        return _answer_absence(request, error)
+    if not state.startswith("22"):
         return _answer_surprise(request, error)
     message = "A value in the address or the form can't be what it is."
     return _problem(request, status=400, message=message, code=RejectReason.PARAMETER_INVALID.value)

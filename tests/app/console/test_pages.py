@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 import app.console
 from app.console.app import create_console
@@ -20,6 +20,7 @@ from app.identity.model import Role
 from billing.journal.tables import parked_record
 from tests.app.console.conftest import REASON, Site
 from tests.app.console.forms import hidden_fields
+from tests.database import Database
 
 ROOT = Path(app.console.__file__).parent
 
@@ -137,6 +138,21 @@ async def test_without_a_database_the_page_says_so_and_when_to_come_back() -> No
     await engine.dispose()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "The database can" in answer.text
+
+
+async def test_a_database_that_is_too_busy_is_said_to_be_so(database: Database) -> None:
+    busy = connect_engine(database.app_url, pool_size=1, statement_timeout_s=0.3)
+    transport = httpx.ASGITransport(app=create_console(busy, Settings()))
+    rival = connect_engine(database.owner_url)
+    async with (
+        rival.begin() as holder,
+        httpx.AsyncClient(transport=transport, base_url="http://console.example") as visitor,
+    ):
+        await holder.execute(text("LOCK TABLE session IN ACCESS EXCLUSIVE MODE"))
+        answer = await visitor.get("/", headers={"cookie": "steelyard_session=some"})
+    await busy.dispose()
+    await rival.dispose()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
 
 async def test_every_answer_carries_a_strict_policy_and_pages_are_not_cached(site: Site) -> None:
