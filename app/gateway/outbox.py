@@ -70,6 +70,10 @@ class Outbox:
         self._pieces.clear()
         self._wake()
 
+    def forget(self) -> None:
+        """Let go of whoever filled it, once `pump` has returned."""
+        self.on_full = self.on_room = _nobody
+
     async def pump(self, send: Send) -> None:
         """Send what comes until the answer has ended or the client is gone."""
         while not self._dropped:
@@ -101,3 +105,7 @@ class Outbox:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _nobody() -> None:
+    """Nobody is left to pause or resume."""

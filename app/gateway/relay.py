@@ -11,6 +11,7 @@ and later ones find it ended. The last bytes leave when the settlement is on the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from app.core.errors import EngineError, Rejected, SteelyardError, StreamBroken
@@ -32,6 +33,8 @@ from scheduler.registry.model import BackendSpec
 log = logging.getLogger(__name__)
 
 MAX_REFUSAL_BYTES = 64 * 1024
+LAST_WORD_S = 2.0
+"""How long an engine that has finished is heard out for its usage after the client has left."""
 _JSON = (b"content-type", b"application/json")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -121,14 +124,23 @@ class Relay:
     # What the client and the process do.
 
     def gone(self) -> None:
-        """The client's connection is lost. What it had seen to its end is complete, whatever came after."""
+        """The client's connection is lost. What it had seen to its end is complete, whatever came after.
+
+        An engine that has finished generating but not yet told the usage is heard out for a moment:
+        else whoever hangs up just before the last event would pay nothing.
+        """
         self._gone = True
-        if not self._ended:
-            complete = self._stream is not None and self._stream.finished
-            outcome = Outcome.COMPLETED if complete else Outcome.CLIENT_CANCELLED
-            self._cancel()
-            self._settle(self._ending(outcome, status=200 if complete else 499, complete=complete))
-        self.outbox.drop()
+        stream = self._stream
+        if not self._ended and stream is not None and stream.finished and stream.report() is None:
+            self._resume()
+            asyncio.get_running_loop().call_later(LAST_WORD_S, self._leave)
+        else:
+            self._leave()
+
+    def forget(self) -> None:
+        """Let go of the dispatch and the client, so that nothing holds the request's body any longer."""
+        self._dispatch = None
+        self.outbox.forget()
 
     def abort(self, error: SteelyardError) -> None:
         """End it for a reason of our own, told to the client."""
@@ -137,6 +149,14 @@ class Relay:
             self._fail(error)
 
     # How it goes on.
+
+    def _leave(self) -> None:
+        if not self._ended:
+            complete = self._stream is not None and self._stream.finished
+            outcome = Outcome.COMPLETED if complete else Outcome.CLIENT_CANCELLED
+            self._cancel()
+            self._settle(self._ending(outcome, status=200 if complete else 499, complete=complete))
+        self.outbox.drop()
 
     def _start_stream(self, backend: BackendSpec) -> None:
         ask = self._admission.ask
@@ -281,6 +301,7 @@ class Relay:
     def _durable(self, is_durable: bool) -> None:  # noqa: FBT001 - the journal's callback
         """The settlement is on the disk, or can't be: only now the last bytes leave."""
         if self._gone:
+            self.outbox.drop()
             return
         last, answer = self._last, self._answer
         if not is_durable:

@@ -120,6 +120,7 @@ class Gateway:
             self._running.discard(relay)
             if not relay.ended:
                 relay.abort(shutting_down())
+            relay.forget()
 
     def _start(self, relay: Relay, admission: Admission) -> None:
         try:

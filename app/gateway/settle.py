@@ -183,7 +183,8 @@ class Settlement:
             else:
                 desk.metrics.settlements_not_durable += 1
             assert self._on_durable is not None
-            self._on_durable(is_durable)
+            on_durable, self._on_durable = self._on_durable, None  # a cycle with the relay ends here
+            on_durable(is_durable)
 
         desk.journal.settle(settled, durable)
         desk.metrics.settled(admission, settled)

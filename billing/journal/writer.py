@@ -180,10 +180,14 @@ class JournalWriter:
     def _run(self) -> None:
         while self._await_work():
             started = self._clock.monotonic()
-            group = [self._unsynced.popleft() for _ in range(len(self._unsynced))]
-            self._tell(group, durable=self._sync())
-            self.groups += 1
+            self._sync_group()
             self._stop.wait(max(0.0, self._commit_s - (self._clock.monotonic() - started)))
+
+    def _sync_group(self) -> None:
+        """Sync what waits. In a function of its own: the sleeping thread must hold on to no caller."""
+        group = [self._unsynced.popleft() for _ in range(len(self._unsynced))]
+        self._tell(group, durable=self._sync())
+        self.groups += 1
 
     def _await_work(self) -> bool:
         """True when something waits for a sync, False when the journal is closed and nothing does."""

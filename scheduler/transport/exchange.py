@@ -21,6 +21,18 @@ _NO_FIRST_BYTE = "The engine did not start to answer in time."
 _BROKEN = "The engine's answer ended before its end."
 
 
+class _Nobody:
+    """The sink of an exchange that is over: so that it holds neither its caller nor its caller's body."""
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def piece(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def error(self, error: EngineError) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class Phase(Enum):
     """What an exchange waits for."""
 
@@ -191,16 +203,14 @@ class Exchange:
     def deliver_end(self) -> None:
         """The response is complete and its connection given back or closed."""
         self._connection = None
-        self._release()
-        self._sink.end()
+        self._release().end()
 
     def fail(self, reason: str, *, timed_out: bool = False) -> None:
         """End with the error that fits the phase; nothing if it has ended. Closes the connection."""
         if self._phase is Phase.DONE:
             return
         error = self._error(reason, timed_out=timed_out)
-        self._release()
-        self._sink.error(error)
+        self._release().error(error)
 
     def _error(self, reason: str, *, timed_out: bool) -> EngineError:
         facts: dict[str, Any] = {
@@ -238,7 +248,9 @@ class Exchange:
         if watch is not None and self._touched + self._allowed_s < watch.wake_at:
             watch.moved(self)
 
-    def _release(self) -> None:
+    def _release(self) -> Sink:
+        """Let go of everything; returns the sink, for its last word."""
+        sink, self._sink = self._sink, _NOBODY
         self._phase = Phase.DONE
         self.body = b""
         if self._watch is not None:
@@ -249,3 +261,4 @@ class Exchange:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.abort()
+        return sink

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +107,35 @@ async def test_a_client_that_leaves_once_all_is_said_has_a_complete_answer() -> 
     (settled,) = on.journal.settled
     assert settled.outcome is Outcome.COMPLETED
     assert settled.usage.output == 8
+
+
+async def test_an_engine_that_has_finished_is_heard_out_for_its_usage_when_the_client_leaves() -> None:
+    """Else whoever hangs up right before the usage would have the whole answer for nothing."""
+    on = stage()
+    stream = body(VLLM, "chat_stream_usage")
+    usage_at = stream.rindex(b"data: ", 0, stream.index(b'"choices":[],'))
+    on.relay.head(200, SSE, backend=BACKEND)
+    on.relay.piece(stream[:usage_at])
+    on.relay.gone()
+    assert (on.journal.settled, on.dispatch.cancelled) == ([], False)
+    on.relay.piece(stream[usage_at:])
+    (settled,) = on.journal.settled
+    assert (settled.outcome, settled.usage_source) == (Outcome.COMPLETED, UsageSource.ENGINE)
+    assert settled.cost_picos == 42 + 2 * 8
+    on.journal.commit()
+    await on.pump()
+    assert not on.is_whole
+
+
+async def test_an_engine_that_has_finished_is_not_heard_out_for_ever() -> None:
+    on = stage()
+    stream = body(VLLM, "chat_stream_usage")
+    on.relay.head(200, SSE, backend=BACKEND)
+    on.relay.piece(stream[: stream.rindex(b"data: ", 0, stream.index(b'"choices":[],'))])
+    on.relay.gone()
+    async with asyncio.timeout(30):
+        while not on.dispatch.cancelled:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_scheduler_without_a_backend_is_answered_with_its_advice() -> None:
