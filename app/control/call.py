@@ -18,7 +18,7 @@ from app.identity.audit import Trail
 from app.identity.idempotency import MAX_LENGTH
 from app.identity.model import Actor, Scope
 
-_KEY_DOC = "Same key and same body: the stored answer again. Same key, other body: 409."
+_KEY_DOC = "Same key and same body: the stored answer again, for 30 days. Same key, other body: 409."
 
 
 @dataclass
