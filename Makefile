@@ -23,8 +23,9 @@ check: .venv/installed-dev ## format, lint, types, import contracts, tidy, docs
 	.venv/bin/lint-imports
 	.venv/bin/python -m pytest -q tests/test_tidy.py tests/test_docs.py
 
+# Two processes, a file of tests to each at a time: most of a test's time is waiting.
 test: .venv/installed-dev ## the fast tests
-	.venv/bin/python -m pytest -q -m "not slow and not peer" $(ARGS)
+	.venv/bin/python -m pytest -q -m "not slow and not peer" -n 2 --dist loadfile $(ARGS)
 
 test-all: .venv/installed-dev ## every test
 	.venv/bin/python -m pytest -q $(ARGS)

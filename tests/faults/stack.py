@@ -61,7 +61,7 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it; returns once it listens."""
+        """Start it; returns once it listens. From the main thread only: it dies with the thread that made it."""
         command = [sys.executable, "-m", "scheduler.simulator", "--port", str(self.port), "--model", MODEL]
         self._process = subprocess.Popen(
             [*command, "--chunk-ms", "10"],

@@ -77,7 +77,7 @@ async def test_a_killed_engine_fails_its_requests_in_words_and_bills_none_of_the
         await load.completes(FLOWING)
         await stack.engine.gather()
         stack.engine.kill()
-        await asyncio.to_thread(stack.engine.start)
+        stack.engine.start()
         await load.completes(FLOWING)
     assert load.failures(), "some were under way"
     assert all(one.error is not None for one in load.failures())
@@ -129,7 +129,7 @@ async def _kill(stack: Stack, name: str) -> None:
     if name == "engine":
         await stack.engine.gather()
         stack.engine.kill()
-        await asyncio.to_thread(stack.engine.start)
+        stack.engine.start()
         return
 
     async def look() -> bool:
