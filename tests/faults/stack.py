@@ -61,7 +61,7 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it; returns once it listens. From the main thread only: it dies with the thread that made it."""
+        """Start it from the main thread: it dies with the thread that made it. Returns once it listens."""
         command = [sys.executable, "-m", "scheduler.simulator", "--port", str(self.port), "--model", MODEL]
         self._process = subprocess.Popen(
             [*command, "--chunk-ms", "10"],
