@@ -37,10 +37,5 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / _TICKS_PER_S
 
 
-def resident_bytes(pid: int) -> int:
-    """The resident memory of a process in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()

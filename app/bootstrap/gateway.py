@@ -41,6 +41,7 @@ from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
 from billing.quota.leases import Leases
 from scheduler.dispatch import Dispatcher
+from scheduler.registry.backend import HealthLimits
 from scheduler.registry.probe import EngineProbe
 from scheduler.registry.prober import Prober
 from scheduler.registry.service import Registry
@@ -70,7 +71,9 @@ class GatewayProcess:
         self.metrics = GatewayMetrics()
         self._access_log = AccessLog(_write_lines, clock=clock)
         self._client = EngineClient()
-        self._registry = Registry(clock=clock)
+        # News of a backend outlives a few probes, however rare the operator made them.
+        probe_fresh_s = max(HealthLimits().probe_fresh_s, 5 * own.probe_interval_s)
+        self._registry = Registry(clock=clock, limits=HealthLimits(probe_fresh_s=probe_fresh_s))
         self._leases = Leases()
         self._dispatcher = Dispatcher(
             self._registry, self._client, clock=clock, draw=random.random, max_attempts=own.attempts

@@ -222,8 +222,8 @@ class Relay:
     def _complete(
         self, report: Report | None, finish_reason: str | None, *, texts: tuple[str, ...] = ()
     ) -> None:
-        if report is not None and self._dispatch is not None:
-            self._dispatch.finished(report.prompt or 0, report.completion or 0)
+        if self._dispatch is not None and report is not None and report.prompt is not None:
+            self._dispatch.finished(report.prompt, report.completion or 0)
         self._bytes_relayed += len(self._last)
         self._settle(
             self._ending(
