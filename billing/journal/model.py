@@ -58,7 +58,11 @@ class Used(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """A request that passed admission: who, what, at which pinned prices, with which holds."""
+    """A request that passed admission: who, what, at which pinned prices, with which holds.
+
+    choices: answers asked for (`n`).   prompts: prompts in the one request. Both are 1 in records that
+    were written before they were.
+    """
 
     request_id: RequestId
     at_ms: int
@@ -76,6 +80,8 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     input_bound: int
     output_bound: int
     holds: tuple[Held, ...]
+    choices: int = 1
+    prompts: int = 1
 
 
 class Reading(msgspec.Struct, frozen=True, array_like=True):

@@ -69,5 +69,7 @@ async def retry(connection: AsyncConnection, parked_id: int, *, now: datetime) -
         raise Conflict(flaw, parked_id=parked_id)
     incarnation_id = IncarnationId(row.incarnation_id)
     posted = await post_charges(connection, [charge], incarnation_id=incarnation_id, facts=facts, now=now)
-    await connection.execute(update(parked_record).where(parked.id == parked_id).values(resolved_at=now))
+    await connection.execute(
+        update(parked_record).where(parked.id == parked_id).values(resolved_at=now, resolution="posted")
+    )
     return posted

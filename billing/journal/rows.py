@@ -43,6 +43,8 @@ def event_row(
         "incarnation_id": incarnation_id,
         "endpoint": admitted.endpoint,
         "streamed": admitted.streamed,
+        "choices": admitted.choices,
+        "prompts": admitted.prompts,
         "admitted_at": from_ms(admitted.at_ms),
         "settled_at": from_ms(settled.at_ms),
         "outcome": settled.outcome.value,
