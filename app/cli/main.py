@@ -20,12 +20,26 @@ from app.cli.commands import (
     stack,
     tenants,
     usage,
+    verify,
     wallets,
 )
 from app.cli.errors import CommandFailed, ExitCode, report
 
 app = stack.verbs
-nouns = (tenants, projects, keys, models, deployments, backends, prices, wallets, usage, requests, audit)
+nouns = (
+    tenants,
+    projects,
+    keys,
+    models,
+    deployments,
+    backends,
+    prices,
+    wallets,
+    usage,
+    requests,
+    audit,
+    verify,
+)
 for module in nouns:
     app.add_typer(module.verbs)
 
