@@ -10,7 +10,10 @@ from app.core.ids import BackendId, DeploymentId, ModelId
 
 @dataclass(frozen=True)
 class Model:
-    """A catalogue entry; limits are tokens. `default_output_tokens` stands in for a maximum not named."""
+    """A catalogue entry; limits are tokens. `default_output_tokens` stands in for a maximum not named.
+
+    tokenizer: path of the model's own `tokenizer.json` on the gateways' machines, where they can read one.
+    """
 
     id: ModelId
     name: str
@@ -20,6 +23,7 @@ class Model:
     default_output_tokens: int
     status: str
     created_at: datetime
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ async def create_model(
     context_limit: int,
     max_output_tokens: int,
     default_output_tokens: int,
+    tokenizer: str | None = None,
     trail: Trail,
 ) -> Model:
     """A new draft. Raises Rejected unless default ≤ maximum ≤ context."""
@@ -40,6 +41,7 @@ async def create_model(
         "context_limit": context_limit,
         "max_output_tokens": max_output_tokens,
         "default_output_tokens": default_output_tokens,
+        "tokenizer": tokenizer,
     }
     created = Model(
         **(await connection.execute(insert(model).values(values).returning(model))).one()._mapping
@@ -98,7 +100,7 @@ async def names_of(connection: AsyncConnection, model_ids: set[ModelId]) -> dict
 async def change_model(
     connection: AsyncConnection, id_or_name: str, *, changes: Mapping[str, Any], trail: Trail
 ) -> Model:
-    """The model with another display name, limits or status `retired`; publishing is `publish_model`."""
+    """The model with other names, limits, tokenizer or status `retired`; publishing is `publish_model`."""
     before = await get_model(connection, id_or_name, lock=True)
     if not changes:
         return before

@@ -38,7 +38,7 @@ WHERE $1::text IS NULL OR tenant.id = $1
 _ARCHIVED = "SELECT id FROM project WHERE status = 'archived'"
 _MODELS = """
 SELECT model.id, name, context_limit, max_output_tokens, default_output_tokens, model.created_at,
-       deployment.id AS deployment_id
+       tokenizer, deployment.id AS deployment_id
 FROM model JOIN deployment ON deployment.model_id = model.id WHERE model.status = 'published'
 """
 _BACKENDS = """
@@ -129,6 +129,7 @@ def _model(row: Any) -> Model:
         default_output_tokens=row["default_output_tokens"],
         created_ms=_required_ms(row["created_at"]),
         deployment_id=DeploymentId(row["deployment_id"]),
+        tokenizer=row["tokenizer"],
     )
 
 

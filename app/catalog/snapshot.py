@@ -38,7 +38,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A published model that has a deployment."""
+    """A published model that has a deployment.   tokenizer: path of its `tokenizer.json`, if it has one."""
 
     model_id: ModelId
     name: str
@@ -47,6 +47,7 @@ class Model(msgspec.Struct, frozen=True):
     default_output_tokens: int
     created_ms: int
     deployment_id: DeploymentId
+    tokenizer: str | None = None
 
 
 class Fleet(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ model = Table(
     Column("default_output_tokens", Integer, nullable=False),
     Column("status", Text, nullable=False, server_default="draft"),
     _created_at(),
+    Column("tokenizer", Text),
 )
 
 deployment = Table(

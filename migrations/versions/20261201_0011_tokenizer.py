@@ -1,4 +1,4 @@
-"""tokenizer."""
+"""A model's own tokenizer: a file on the gateways' machines, for engines that report usage only at the end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ down_revision = "20261201_0010"
 branch_labels = None
 depends_on = None
 
-UP = """
-SELECT 1;
+UP = r"""
+ALTER TABLE model ADD COLUMN tokenizer text
+  CHECK (tokenizer ~ '^/[^[:cntrl:]]+\.json$' AND length(tokenizer) <= 1024);
 """
 
 DOWN = """
-SELECT 1;
+ALTER TABLE model DROP COLUMN tokenizer;
 """
 
 

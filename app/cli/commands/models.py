@@ -43,6 +43,9 @@ def create(
         int | None, typer.Option(min=1, help="Output limit if a client names none.")
     ] = None,
     display_name: Annotated[str, typer.Option(help="Name for people.")] = "",
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Path of its tokenizer.json on the gateways' machines.")
+    ] = None,
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
@@ -54,6 +57,8 @@ def create(
         "max_output_tokens": max_output,
         "default_output_tokens": default_output or max_output,
     }
+    if tokenizer is not None:
+        body["tokenizer"] = tokenizer
     with connect(data_dir) as api:
         show_record(api.post("/models", body), as_json=as_json)
 
