@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -28,6 +28,18 @@ from billing.journal.posting import Batch, Position, Posted, advance, park, post
 from billing.journal.tail import JournalTail, State
 
 log = logging.getLogger(__name__)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunBlocking(Protocol):
+    """Runs what blocks beside the loop, as `asyncio.to_thread` does; a simulation runs it in place."""
+
+    def __call__(
+        self, work: Callable[P, T], /, *args: P.args, **named: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
 
 
 class Punch(Protocol):
@@ -45,6 +57,7 @@ class Desk:
     metrics: SettlerMetrics
     batch: int
     punch: Punch
+    run_blocking: RunBlocking = asyncio.to_thread
     facts: Facts = field(default_factory=Facts)
 
     def now(self) -> datetime:
@@ -104,7 +117,7 @@ class Course:
         if not self.can_free or self._resume - self._freed < STEP_BYTES:
             return
         try:
-            await asyncio.to_thread(self._desk.punch, self.tail.path, end=self._resume)
+            await self._desk.run_blocking(self._desk.punch, self.tail.path, end=self._resume)
         except OSError as error:
             self.can_free = False
             log.warning(
@@ -115,12 +128,12 @@ class Course:
     async def _read(self) -> bool:
         """Take the next frames in; False at the end of what there is."""
         was = self.tail.state
-        frames = await asyncio.to_thread(self.tail.read)
+        frames = await self._desk.run_blocking(self.tail.read)
         for frame in frames:
             try:
                 entry = self.joiner.take(frame)
             except WrongJournal as error:
-                await asyncio.to_thread(self.tail.stop, str(error))
+                await self._desk.run_blocking(self.tail.stop, str(error))
                 break
             if entry is not None and entry.end > self._posted:
                 self._pending.append(entry)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
 from billing.journal import burial, hole, lock, parking
-from billing.journal.course import Course, Desk, Punch
+from billing.journal.course import Course, Desk, Punch, RunBlocking
 from billing.journal.failures import words
 from billing.journal.metrics import SettlerMetrics
 from billing.journal.tables import journal_position
@@ -40,13 +40,14 @@ class Settler:
         clock: Clock,
         batch: int = BATCH,
         punch: Punch = hole.punch,
+        run_blocking: RunBlocking = asyncio.to_thread,
     ) -> None:
         self.metrics = SettlerMetrics()
         self.failure: str | None = None
         self._engine = engine
         self._folder = folder
         self._clock = clock
-        self._desk = Desk(engine, clock, self.metrics, batch, punch)
+        self._desk = Desk(engine, clock, self.metrics, batch, punch, run_blocking)
         self._courses: dict[Path, Course] = {}
         self._next_census = clock.monotonic()
 
@@ -58,7 +59,7 @@ class Settler:
         """
         events = 0
         failures: list[Exception] = []
-        paths = await asyncio.to_thread(self._list)
+        paths = await self._desk.run_blocking(self._list)
         for gone in self._courses.keys() - set(paths):
             self._courses.pop(gone).tail.close()
         for path in paths:
@@ -116,7 +117,7 @@ class Settler:
         before = course.events
         await course.catch_up()
         await burial.judge_orphans(course, self._desk)
-        if course.tail.state is State.LIVE and await asyncio.to_thread(course.tail.try_bury):
+        if course.tail.state is State.LIVE and await self._desk.run_blocking(course.tail.try_bury):
             await course.catch_up()
         if course.tail.state is State.DEAD:
             await burial.bury(course, self._desk)
@@ -133,7 +134,7 @@ class Settler:
             row = (await connection.execute(query)).one_or_none()
         posted, resume = row or (0, 0)
         try:
-            tail = await asyncio.to_thread(JournalTail, path, offset=resume)
+            tail = await self._desk.run_blocking(JournalTail, path, offset=resume)
         except FileNotFoundError:
             return None
         course = self._courses[path] = Course(tail, posted=posted, desk=self._desk)
@@ -141,9 +142,9 @@ class Settler:
 
     async def _put_away(self, course: Course) -> None:
         now_ms = self._clock.now_ms()
-        await asyncio.to_thread(course.tail.archive, at_ms=now_ms)
+        await self._desk.run_blocking(course.tail.archive, at_ms=now_ms)
         del self._courses[course.tail.path]
-        await asyncio.to_thread(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
+        await self._desk.run_blocking(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
 
     async def _take_census(self) -> None:
         """Tell how many journals there are; now and then, count what must not be there."""

@@ -2,10 +2,7 @@
 
 Records of one turn of the loop are written to the file by one call at the turn's end, so a request's
 admission is in the kernel's hands before the loop can see a byte of its answer: a killed process loses
-none that a client or an engine's answer could know of (a power cut may: hence the sync). The thread
-syncs what was written and tells the loop once for the whole group. A group starts no sooner than
-`commit_ms` after the one before: a lone record is durable at once, a busy gateway pays a bounded
-number of syncs.
+none that a client or an engine's answer could know of (a power cut may: hence the sync, `sync.py`).
 
 When the disk is full, settled records are answered False and forgotten: their requests end as `lost`,
 by their last progress row. Admitted and progress records are kept and tried again, which also finds
@@ -15,23 +12,18 @@ out that there is space.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
 from billing.journal import frames, lock
 from billing.journal.file import JournalFile
 from billing.journal.model import RECORD_VERSION, Admitted, Opened, Progress, Record, Settled, encode
+from billing.journal.sync import OnDurable, OpenSyncer, Syncer, SyncThread, answer
 
-log = logging.getLogger(__name__)
-
-OnDurable = Callable[[bool], None]
 _KEPT = (Admitted, Progress)
 _RETRY_S = 0.5
 
@@ -45,36 +37,43 @@ class _Item(NamedTuple):
     """Whether it has to be synced: an admission alone can wait for the next settlement."""
 
 
+class OpenFile(Protocol):
+    """Takes an open, locked descriptor over."""
+
+    def __call__(self, descriptor: int, *, path: Path) -> JournalFile: ...
+
+
 class JournalWriter:
     """The open, locked journal of this process. Methods are called from the event loop's thread only.
 
-    groups: syncs since the start.   records: those written.
+    records: those written.
     """
 
-    def __init__(self, descriptor: int, *, path: Path, clock: Clock, commit_ms: int) -> None:
-        self.path = path
-        self.groups = 0
+    def __init__(self, file: JournalFile, *, syncer: Syncer, clock: Clock) -> None:
+        self.path = file.path
         self.records = 0
-        self._file = JournalFile(descriptor, path=path)
+        self._file = file
+        self._syncer = syncer
         self._clock = clock
-        self._commit_s = commit_ms / 1000
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: list[_Item] = []
         self._flushing = False
         self._closing = False
-        self._unsynced: deque[_Item] = deque()
-        self._asleep = False
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
 
     @classmethod
     def create(
-        cls, folder: Path, *, incarnation_id: IncarnationId, clock: Clock, commit_ms: int
+        cls,
+        folder: Path,
+        *,
+        incarnation_id: IncarnationId,
+        clock: Clock,
+        commit_ms: int,
+        open_file: OpenFile = JournalFile,
+        open_syncer: OpenSyncer | None = None,
     ) -> JournalWriter:
         """A new journal in its place: locked before it has its name, its `Opened` record durable.
 
+        open_file, open_syncer: the disk, for a simulation; a real file and a thread by default.
         Raises OSError if the folder can't be written, FileExistsError if the id was used before.
         """
         opened = Opened(
@@ -84,7 +83,15 @@ class JournalWriter:
             host=socket.gethostname(),
         )
         descriptor = lock.create_locked(folder, incarnation_id, head=frames.pack(encode(opened)))
-        return cls(descriptor, path=lock.path_of(folder, incarnation_id), clock=clock, commit_ms=commit_ms)
+        file = open_file(descriptor, path=lock.path_of(folder, incarnation_id))
+        if open_syncer is None:
+            return cls(file, syncer=SyncThread(file, clock=clock, commit_s=commit_ms / 1000), clock=clock)
+        return cls(file, syncer=open_syncer(file), clock=clock)
+
+    @property
+    def groups(self) -> int:
+        """Syncs since the start."""
+        return self._syncer.groups
 
     @property
     def writable(self) -> bool:
@@ -99,7 +106,7 @@ class JournalWriter:
     @property
     def backlog(self) -> int:
         """Records that are not yet written, or written and waited for, but not yet on the disk."""
-        return len(self._queue) + len(self._unsynced)
+        return len(self._queue) + self._syncer.backlog
 
     def append(self, record: Record) -> None:
         """Write a record that nobody waits for: admitted, progress, refused. Dropped after `close`."""
@@ -123,9 +130,7 @@ class JournalWriter:
             return
         self._closing = True
         self._flush()
-        self._stop.set()
-        self._wake.set()
-        await asyncio.to_thread(self._thread.join)
+        await self._syncer.close()
         if not self._file.broken:
             self._file.sync()
         self._file.close()
@@ -145,22 +150,18 @@ class JournalWriter:
         self._flushing = False
         group, self._queue = self._queue, []
         if self._file.broken:
-            _answer([(item.on_durable, False) for item in group])
+            answer([(item.on_durable, False) for item in group])
             return
         written = self._file.write([item.frame for item in group])
         self.records += written
-        waiting = [item for item in group[:written] if item.synced]
-        if waiting:
-            self._unsynced.extend(waiting)
-            if self._asleep:
-                self._asleep = False
-                self._wake.set()
+        if waiting := [item.on_durable for item in group[:written] if item.synced]:
+            self._syncer.add(waiting)
         if written < len(group) or not self._file.writable:
             self._keep(group[written:])
 
     def _keep(self, unwritten: Sequence[_Item]) -> None:
         self._queue = [item for item in unwritten if item.kept]
-        _answer([(item.on_durable, False) for item in unwritten])
+        answer([(item.on_durable, False) for item in unwritten])
         if not self._flushing and self._loop is not None and not self._closing:
             self._flushing = True
             self._loop.call_later(_RETRY_S, self._try_again)
@@ -173,56 +174,3 @@ class JournalWriter:
             probe = Progress(at_ms=self._clock.now_ms(), readings=())
             self._queue.append(_Item(frames.pack(encode(probe)), None, kept=False, synced=False))
         self._flush()
-
-    # The thread. `_asleep` is set before the deque is looked at a last time, and read after items were
-    # added: one of the two sides sees the other.
-
-    def _run(self) -> None:
-        while self._await_work():
-            started = self._clock.monotonic()
-            self._sync_group()
-            self._stop.wait(max(0.0, self._commit_s - (self._clock.monotonic() - started)))
-
-    def _sync_group(self) -> None:
-        """Sync what waits. In a function of its own: the sleeping thread must hold on to no caller."""
-        group = [self._unsynced.popleft() for _ in range(len(self._unsynced))]
-        self._tell(group, durable=self._sync())
-        self.groups += 1
-
-    def _await_work(self) -> bool:
-        """True when something waits for a sync, False when the journal is closed and nothing does."""
-        while not self._unsynced:
-            if self._closing:
-                return False
-            self._wake.clear()
-            self._asleep = True
-            if not self._unsynced and not self._closing:
-                self._wake.wait()
-            self._asleep = False
-        return True
-
-    def _sync(self) -> bool:
-        try:
-            return not self._file.broken and self._file.sync()
-        except Exception as error:  # noqa: BLE001 - the thread stays, to answer whoever waits
-            self._file.break_off(f"the journal's thread failed: {error!r}")
-            return False
-
-    def _tell(self, group: Sequence[_Item], *, durable: bool) -> None:
-        """One call into the loop for the whole group."""
-        waiting = [(item.on_durable, durable) for item in group if item.on_durable]
-        if not waiting or self._loop is None:
-            return
-        try:
-            self._loop.call_soon_threadsafe(_answer, waiting)
-        except RuntimeError:
-            log.error("journal_callers_gone", extra={"records": len(waiting)})
-
-
-def _answer(waiting: Sequence[tuple[OnDurable | None, bool]]) -> None:
-    for on_durable, durable in waiting:
-        try:
-            if on_durable is not None:
-                on_durable(durable)
-        except Exception:  # the rim of the callers: the others of the group wait for their own answers
-            log.exception("journal_caller_failed")

@@ -14,8 +14,10 @@ import pytest
 from app.core import ids
 from app.core.clock import ManualClock
 from billing.journal import lock
+from billing.journal.file import JournalFile
 from billing.journal.frames import Tail, unpack
 from billing.journal.model import Opened, Record, Settled, decode
+from billing.journal.sync import SyncThread
 from billing.journal.writer import JournalWriter
 from tests.billing.journal.shop import Catalogue, settled
 
@@ -150,7 +152,8 @@ async def test_an_incarnation_id_is_used_once(tmp_path: Path) -> None:
 async def test_a_disk_that_can_not_sync_is_not_trusted_again(tmp_path: Path) -> None:
     """A pipe takes writes and refuses to be synced."""
     receiver, sender = os.pipe()
-    writer = JournalWriter(sender, path=tmp_path / "pipe", clock=ManualClock(), commit_ms=1)
+    file, clock = JournalFile(sender, path=tmp_path / "pipe"), ManualClock()
+    writer = JournalWriter(file, syncer=SyncThread(file, clock=clock, commit_s=0.001), clock=clock)
     assert not await settle(writer, settled(SOMEONE.admitted()))
     assert not writer.writable
     assert writer.failure is not None
