@@ -21,6 +21,7 @@ PriceVersionId = NewType("PriceVersionId", str)
 WalletId = NewType("WalletId", str)
 GrantId = NewType("GrantId", str)
 TransactionId = NewType("TransactionId", str)
+CorrectionId = NewType("CorrectionId", str)
 AccessTokenId = NewType("AccessTokenId", str)
 
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -88,6 +89,10 @@ def grant_id() -> GrantId:
 
 def transaction_id() -> TransactionId:
     return TransactionId(_new("txn_"))
+
+
+def correction_id() -> CorrectionId:
+    return CorrectionId(_new("cor_"))
 
 
 def access_token_id() -> AccessTokenId:

@@ -74,7 +74,10 @@ class Wallet(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """Money put into a wallet, once per reference."""
+    """Money put into a wallet, once per reference; usable in [starts_at, expires_at).
+
+    priority: lower ones burn first, 0 to 1000.   expires_at: None is never.
+    """
 
     id: GrantId
     wallet_id: WalletId
@@ -85,6 +88,9 @@ class Grant(msgspec.Struct, frozen=True):
     transaction_id: TransactionId
     created_by: str
     created_at: datetime
+    priority: int
+    starts_at: datetime
+    expires_at: datetime | None
 
 
 class Balance(msgspec.Struct, frozen=True):

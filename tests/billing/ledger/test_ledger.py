@@ -134,7 +134,7 @@ class TestTheDatabaseItself:
     async def test_refuses_balanced_entries_that_join_later(self, shop: Shop) -> None:
         [old] = await shop.rows("SELECT id FROM ledger_transaction")
         async with shop.owner.begin() as connection:
-            for kind in ("tax", "rounding"):
+            for kind in ("promo", "accrued"):
                 await connection.execute(
                     text(
                         "INSERT INTO ledger_account (tenant_id, kind, currency) "
@@ -142,8 +142,8 @@ class TestTheDatabaseItself:
                     )
                 )
         late = [
-            self.entry(shop, "tax", -5, transaction=old),
-            self.entry(shop, "rounding", 5, transaction=old),
+            self.entry(shop, "promo", -5, transaction=old),
+            self.entry(shop, "accrued", 5, transaction=old),
         ]
         assert "has 4 entries, not 2" in await self.refused(shop, *late)
 
