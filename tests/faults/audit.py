@@ -1,7 +1,8 @@
 """The proof that nothing is lost and nothing counted twice: clients, engine, journals and books compared.
 
-Each check names what is wrong in words. What is only late goes away by itself, what is wrong stays: so
-the books are asked again until nothing is found, and a test shows what was found last.
+Each comparison yields what is wrong with which request, wallet or lease, in a class of its own: so the
+figures are counts of what was found, by evidence from four sides. What is only late goes away by itself,
+what is wrong stays: so the books are asked again until nothing is found, and what was found last is told.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx
 
 from app.core.ids import created_ms
 from app.core.money import parse_picos, parse_price
 from app.stack.demo import PRICES
-from billing.journal.frames import unpack
-from billing.journal.model import Admitted, Settled, decode
+from billing.journal.model import Settled
+from tests.faults.books import Books, connected, faults_of
 from tests.faults.client import Received
+from tests.faults.finding import Finding, Wrong
 from tests.faults.stack import GATEWAYS, Stack, until
 
 PICOS_PER_TOKEN = {meter: parse_price(price) for meter, price in PRICES.items()}
@@ -39,91 +40,56 @@ STAYS_ZERO = (
     "steelyard_settler_uncovered_picos",
     "steelyard_settler_unleased_posts_total",
 )
-_EMPTY = {
-    "a settlement that contradicts another": "SELECT request_id FROM usage_conflict",
-    "a record set aside": "SELECT request_id || ': ' || reason FROM parked_record",
-    "a ledger that does not sum to zero": """
-        SELECT a.currency || ' ' || sum(e.amount)
-        FROM ledger_entry e JOIN ledger_account a ON a.id = e.account_id
-        GROUP BY a.currency HAVING sum(e.amount) <> 0""",
-    "a transaction that does not sum to zero": """
-        SELECT transaction_id FROM ledger_entry GROUP BY transaction_id HAVING sum(amount) <> 0""",
-    "a wallet whose balance is told in different ways (grants - costs, ledger, allowance)": """
-        SELECT format('%s: %s, %s, %s', id, granted - cost, ledger, allowance) FROM (
-          SELECT w.id, a.limit_amount - w.credit_limit - a.spent AS allowance,
-            coalesce((SELECT sum(amount) FROM wallet_grant g WHERE g.wallet_id = w.id), 0) AS granted,
-            coalesce((SELECT sum(cost) FROM usage_event u WHERE u.tenant_id = w.tenant_id), 0) AS cost,
-            coalesce((SELECT sum(e.amount) FROM ledger_entry e JOIN ledger_account c ON c.id = e.account_id
-              WHERE c.tenant_id = w.tenant_id AND c.kind = 'wallet'), 0) AS ledger
-          FROM wallet w JOIN allowance a ON a.id = w.allowance_id) told
-        WHERE granted - cost <> ledger OR ledger <> allowance""",
-    "a closed incarnation that still has a lease": """
-        SELECT incarnation_id FROM lease l JOIN incarnation i ON i.id = l.incarnation_id
-        WHERE i.status = 'closed' AND granted - settled - returned <> 0""",
-    "use that no lease covered": "SELECT incarnation_id FROM lease WHERE uncovered <> 0",
-    "an allowance that is spent or lent beyond its limit": """
-        SELECT id || ' by ' || -quota_available(id) FROM allowance WHERE quota_available(id) < 0""",
-    "an allowance whose spending is not what leases settled": """
-        SELECT a.id FROM allowance a WHERE a.spent - a.unleased <>
-          coalesce((SELECT sum(settled) FROM lease l WHERE l.allowance_id = a.id), 0)""",
-    "roll-ups that are not the sum of their events": """
-        SELECT format('%s <> %s', r.sums, e.sums) FROM
-          (SELECT (sum(requests), sum(input), sum(output), sum(billed_output), sum(cost))::text AS sums
-           FROM usage_rollup) r,
-          (SELECT (count(*), sum(input), sum(output), sum(billed_output), sum(cost))::text AS sums
-           FROM usage_event) e
-        WHERE r.sums <> e.sums""",
-    "a charge without its transaction": """
-        SELECT u.request_id FROM usage_event u LEFT JOIN ledger_transaction t ON t.id = u.transaction_id
-        WHERE u.cost > 0 AND t.id IS NULL""",
-}
-"""What the database must not hold: a query for each that finds it."""
+IDLE = ("steelyard_requests_in_flight", "steelyard_leases_held_picos")
+"""What is zero in a gateway that serves nobody."""
 
 
 @dataclass
-class Books:
-    """What is written down.   events: by request id.   admitted, settled: as often as a journal says so."""
+class Examination:
+    """What one look found, and at how many things it looked."""
 
-    events: dict[str, asyncpg.Record]
-    admitted: Counter[str] = field(default_factory=Counter)
-    settled: dict[str, list[Settled]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    compared: Counter[str] = field(default_factory=Counter)
 
 
 async def assert_books_are_true(stack: Stack, received: Iterable[Received]) -> Books:
     """The books, once all is posted and every check passes. Fails with what is still wrong then."""
-    received = list(received)
-    wrong: list[str] = []
-
-    async def look() -> Books | None:
-        async with connected(stack) as database:
-            books = await _read_books(stack, database)
-            wrong[:] = [
-                *_clients(stack, received, books),
-                *_journals(books),
-                *_engine(stack, books),
-                *[finding async for finding in _database(database)],
-                *[finding async for finding in _processes(stack, database)],
-            ]
-        return None if wrong else books
-
-    await stack.engine.gather()
-    try:
-        books = await until(look)
-    except AssertionError:
-        raise AssertionError("\n".join([f"{len(wrong)} findings:", *wrong[:30]])) from None
-    await _control_api_agrees(stack, books)
+    books = Books(stack.journals)
+    found = await examine(stack, books, received=list(received), within_s=60)
+    assert not found.findings, "\n".join([f"{len(found.findings)} findings:", *map(str, found.findings[:30])])
     return books
 
 
-@asynccontextmanager
-async def connected(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
-    """The database as its owner, one snapshot for all that is read."""
-    connection = await asyncpg.connect(stack.owner_url)
+async def examine(stack: Stack, books: Books, *, received: list[Received], within_s: float) -> Examination:
+    """The first look that finds nothing wrong, or the last one when the time is over.
+
+    received: every request whose client is ours.   books: read on.
+    """
+    found = Examination()
+
+    async def look() -> bool:
+        nonlocal found
+        found = Examination()
+        async with connected(stack) as database:
+            await books.read_on(database)
+            found.findings += [
+                *_clients(received, books, found.compared),
+                *_journals(books, found.compared),
+                *_engine(stack, books, found.compared),
+                *[finding async for finding in faults_of(database)],
+                *[finding async for finding in _processes(stack, database, found.compared)],
+            ]
+        if not found.findings:
+            found.findings += [finding async for finding in _control_api(stack, books)]
+        return not found.findings
+
+    await stack.engine.gather()
     try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            yield connection
-    finally:
-        await connection.close()
+        await until(look, within_s=within_s)
+    except (AssertionError, OSError, asyncpg.PostgresError) as error:
+        if not found.findings:
+            found.findings.append(Finding(Wrong.OTHER, "database", repr(error)))
+    return found
 
 
 def price_of(usage: dict[str, Any]) -> int:
@@ -141,104 +107,122 @@ def classes_of(usage: dict[str, Any]) -> dict[str, int]:
     }
 
 
-async def _read_books(stack: Stack, database: asyncpg.Connection) -> Books:
-    rows = await database.fetch("SELECT * FROM usage_event")
-    books = Books({row["request_id"]: row for row in rows})
-    for path in _journal_files(stack.data.journal):
-        for frame in unpack(path.read_bytes(), offset=0)[0]:
-            match decode(frame.payload):
-                case Admitted(request_id=request_id):
-                    books.admitted[request_id] += 1
-                case Settled() as settled:
-                    books.settled.setdefault(settled.request_id, []).append(settled)
-    return books
-
-
-def _journal_files(folder: Path) -> list[Path]:
-    """Every journal there ever was: of the living, and of the dead that were posted."""
-    return sorted([*folder.glob("*.journal"), *folder.glob("closed/*.journal")])
-
-
-def _clients(stack: Stack, received: Iterable[Received], books: Books) -> Iterator[str]:
+def _clients(received: Iterable[Received], books: Books, compared: Counter[str]) -> Iterator[Finding]:
     for one in received:
         event = books.events.get(one.request_id or "")
+        subject = one.request_id or f"{one.kind} sent at {one.sent_at:.3f}"
         if not one.ended_visibly:
-            yield f"an answer that just stopped: {one}"
+            yield Finding(Wrong.OTHER, subject, f"an answer that just stops: {one}")
+        if event is None:
+            if one.status == 200:
+                yield Finding(Wrong.MISSING, subject, f"an answer that was never recorded: {one}")
+            continue
+        compared["clients"] += 1
         if one.complete:
             yield from _complete(one, event)
-        elif one.status == 200 and event is None:
-            yield f"an answer that began and was never recorded: {one}"
+        elif one.left and event["usage_source"].startswith("engine") and event["output"] < one.tokens:
+            words = f"{event['output']} tokens recorded, {one.tokens} received until it left"
+            yield Finding(Wrong.MISMATCHED_TOKENS, subject, words)
 
 
-def _complete(one: Received, event: asyncpg.Record | None) -> Iterator[str]:
+def _complete(one: Received, event: asyncpg.Record) -> Iterator[Finding]:
     """What a client received to its end is billed, as it was told."""
-    if event is None:
-        yield f"a complete answer that was not recorded: {one}"
-        return
+    subject = event["request_id"]
     if event["outcome"] != "completed" or event["usage_source"] != "engine":
-        yield f"a complete answer recorded as {event['outcome']} by {event['usage_source']}: {one}"
-    if event["output"] != one.max_tokens:
-        yield f"{one.request_id}: {event['output']} tokens recorded of an answer of {one.max_tokens}"
+        words = f"complete, but recorded as {event['outcome']} by {event['usage_source']}: {one}"
+        yield Finding(Wrong.MISSING, subject, words)
+    if event["output"] != one.max_tokens * one.choices:
+        words = f"{event['output']} tokens recorded of {one.choices} answers of {one.max_tokens}"
+        yield Finding(Wrong.MISMATCHED_TOKENS, subject, words)
     if one.usage is None:
         return
     told = classes_of(one.usage)
     recorded = {name: event[name] for name in told}
     if recorded != told or recorded != {name: event[f"billed_{name}"] for name in told}:
-        yield f"{one.request_id}: the client was told {told}, recorded is {recorded}"
+        yield Finding(Wrong.MISMATCHED_TOKENS, subject, f"told were {told}, recorded {recorded}")
     if int(event["cost"]) != price_of(one.usage):
-        yield f"{one.request_id}: costs {event['cost']}, its usage costs {price_of(one.usage)}"
+        words = f"costs {event['cost']}, its usage costs {price_of(one.usage)}"
+        yield Finding(Wrong.MISMATCHED_PICOS, subject, words)
 
 
-def _journals(books: Books) -> Iterator[str]:
-    for request_id, times in books.admitted.items():
-        settled = books.settled.get(request_id, [])
+def _journals(books: Books, compared: Counter[str]) -> Iterator[Finding]:
+    journals = books.journals
+    for request_id, times in journals.admitted.items():
+        settled = journals.settled.get(request_id, [])
         event = books.events.get(request_id)
         if times != 1 or len(settled) > 1:
-            yield f"{request_id}: admitted {times} times, settled {len(settled)} times"
+            words = f"admitted {times} times, settled {len(settled)} times"
+            yield Finding(Wrong.DUPLICATED, request_id, words)
         if event is None:
-            yield f"{request_id}: admitted and not recorded"
-        elif not settled and event["outcome"] != "lost":
-            yield f"{request_id}: recorded as {event['outcome']}, but its process never settled it"
-        elif settled and not _same(settled[0], event):
-            yield f"{request_id}: journalled as {settled[0]}, recorded as {dict(event)}"
-    for request_id in books.events.keys() - books.admitted.keys():
-        yield f"{request_id}: recorded, but never admitted"
-    for request_id in books.settled.keys() - books.admitted.keys():
-        yield f"{request_id}: settled, but never admitted"
+            yield Finding(Wrong.MISSING, request_id, "admitted and not recorded")
+            continue
+        compared["journal_records"] += 1
+        if event["payload_hash"][:32] != journals.admitted_hash[request_id]:
+            yield Finding(Wrong.OTHER, request_id, "recorded with another admission than journalled")
+        yield from _journalled(event, settled) if settled else _unsettled(event, books)
+    for request_id in (books.events.keys() | journals.settled.keys()) - journals.admitted.keys():
+        yield Finding(Wrong.DUPLICATED, request_id, "recorded or settled, but never admitted")
 
 
-def _same(settled: Settled, event: asyncpg.Record) -> bool:
-    usage = (settled.usage.input, settled.usage.input_cached, settled.usage.output)
-    return (
-        usage == (event["input"], event["input_cached"], event["output"])
-        and settled.cost_picos == int(event["cost"])
-        and settled.outcome.value == event["outcome"]
-    )
+def _journalled(event: asyncpg.Record, settled: list[tuple[Settled, bytes]]) -> Iterator[Finding]:
+    """An event says what the journal's settlement says."""
+    record, record_hash = settled[0]
+    usage = (record.usage.input, record.usage.input_cached, record.usage.output)
+    if usage != (event["input"], event["input_cached"], event["output"]):
+        yield Finding(Wrong.MISMATCHED_TOKENS, event["request_id"], f"journalled as {record.usage}")
+    if record.cost_picos != int(event["cost"]):
+        words = f"costs {event['cost']}, journalled as {record.cost_picos}"
+        yield Finding(Wrong.MISMATCHED_PICOS, event["request_id"], words)
+    if record.outcome.value != event["outcome"]:
+        words = f"recorded as {event['outcome']}, journalled as {record.outcome}"
+        yield Finding(Wrong.MISSING, event["request_id"], words)
+    if event["payload_hash"][32:] != record_hash:
+        yield Finding(Wrong.OTHER, event["request_id"], "recorded with another settlement than journalled")
 
 
-def _engine(stack: Stack, books: Books) -> Iterator[str]:
+def _unsettled(event: asyncpg.Record, books: Books) -> Iterator[Finding]:
+    """What its process never settled is lost, as far as its last progress went, and free of charge."""
+    request_id = event["request_id"]
+    if event["outcome"] != "lost":
+        words = f"recorded as {event['outcome']}, but its process never settled it"
+        yield Finding(Wrong.DUPLICATED, request_id, words)
+    if event["cost"]:
+        yield Finding(Wrong.MISMATCHED_PICOS, request_id, f"lost, and costs {event['cost']}")
+    furthest = books.journals.furthest.get(request_id)
+    told = furthest.usage.output if furthest and furthest.usage else 0
+    if event["output"] != told:
+        words = f"lost at {event['output']} tokens, its last progress told {told}"
+        yield Finding(Wrong.MISMATCHED_TOKENS, request_id, words)
+
+
+def _engine(stack: Stack, books: Books, compared: Counter[str]) -> Iterator[Finding]:
     """What an engine worked on is recorded: to the token where it told, else never as more than it did."""
     for request_id, served in stack.engine.served.items():
         event = books.events.get(request_id)
         if event is None:
             if not _died_unwritten(stack, request_id):
-                yield f"{request_id}: an engine worked on it, and it was never recorded"
+                yield Finding(Wrong.MISSING, request_id, "an engine worked on it, and it was never recorded")
         elif served["outcome"] != "running":  # else killed under it: nobody knows how far it came
+            compared["engine_records"] += 1
             yield from _compared(event, served)
 
 
-def _compared(event: asyncpg.Record, served: dict[str, Any]) -> Iterator[str]:
-    told = f"{event['request_id']}: {event['outcome']} by {event['usage_source']}"
-    recorded = (event["input"], event["output"])
+def _compared(event: asyncpg.Record, served: dict[str, Any]) -> Iterator[Finding]:
+    told = f"{event['outcome']} by {event['usage_source']}"
+    recorded = (event["input"] + event["input_cached"], event["output"])
     worked = (served["prompt_tokens"], served["generated_tokens"])
+    wrong = Wrong.MISMATCHED_TOKENS
     if event["usage_source"] == "engine" and recorded != worked:
-        yield f"{told}: recorded {recorded}, its engine worked on {worked}"
+        words = f"{told}: recorded {recorded}, its engine worked on {worked}"
+        yield Finding(wrong, event["request_id"], words)
     if recorded[0] > worked[0] or recorded[1] > worked[1]:
-        yield f"{told}: recorded {recorded} is more than the {worked} of its engine"
+        words = f"{told}: recorded {recorded} is more than the {worked} of its engine"
+        yield Finding(wrong, event["request_id"], words)
     if event["unknown_bound"] is not None:
         bound = json.loads(event["unknown_bound"])
         if bound["input"] < worked[0] or bound["output"] < worked[1]:
-            yield f"{told}: the bound {bound} of what nobody told is below the {worked} of its engine"
+            words = f"{told}: the bound {bound} of what nobody told is below the {worked} of its engine"
+            yield Finding(wrong, event["request_id"], words)
 
 
 def _died_unwritten(stack: Stack, request_id: str) -> bool:
@@ -251,35 +235,41 @@ def _died_unwritten(stack: Stack, request_id: str) -> bool:
     return any(0 <= death_ms - begun_ms <= UNWRITTEN_MS for death_ms in stack.deaths_ms)
 
 
-async def _database(database: asyncpg.Connection) -> AsyncIterator[str]:
-    for what, query in _EMPTY.items():
-        for row in await database.fetch(query):
-            yield f"{what}: {row[0]}"
-
-
-async def _processes(stack: Stack, database: asyncpg.Connection) -> AsyncIterator[str]:
-    """Only gateways that serve are open; nobody counted what can't happen; no journal is set aside."""
+async def _processes(
+    stack: Stack, database: asyncpg.Connection, compared: Counter[str]
+) -> AsyncIterator[Finding]:
+    """Only gateways that serve have leases, and hold nothing; no counter tells of what can't happen."""
     serving = {await stack.incarnation(name) for name in GATEWAYS}
-    rows = await database.fetch("SELECT id FROM incarnation WHERE status = 'open'")
-    if (open_now := {row["id"] for row in rows}) != serving:
-        yield f"open incarnations {sorted(open_now)}, serving {serving}"
+    for row in await database.fetch("SELECT id FROM incarnation WHERE status = 'open'"):
+        if row["id"] not in serving:
+            yield Finding(Wrong.HOLDS_LEFT_OPEN, row["id"], "open, and serves no more")
+    compared["leases"] = await database.fetchval("SELECT count(*) FROM lease")
+    compared["wallets"] = await database.fetchval("SELECT count(*) FROM wallet")
     if any(stack.data.journal.glob("quarantine/*")):
-        yield "a journal in quarantine"
+        yield Finding(Wrong.OTHER, "journal", "in quarantine")
     for name in stack.metrics_ports():
         samples = await stack.metrics(name)
         if not samples:
-            yield f"{name} does not answer"
+            yield Finding(Wrong.OTHER, name, "does not answer")
         for sample, value in samples.items():
             if value and sample.partition("{")[0] in STAYS_ZERO:
-                yield f"{name}: {sample} is {value}"
+                yield Finding(Wrong.OTHER, name, f"{sample} is {value}")
+            if value and sample in IDLE:
+                yield Finding(Wrong.HOLDS_LEFT_OPEN, name, f"{sample} is {value}")
 
 
-async def _control_api_agrees(stack: Stack, books: Books) -> None:
+async def _control_api(stack: Stack, books: Books) -> AsyncIterator[Finding]:
     """The control API tells the same sums as the events."""
     tenant_id = stack.credentials().tenant_id
-    mine = [event for event in books.events.values() if event["tenant_id"] == tenant_id]
-    async with stack.control() as control:
-        wallet = (await control.get(f"/tenants/{tenant_id}/wallet")).json()
-        grants = (await control.get(f"/wallets/{wallet['id']}/grants")).json()["data"]
+    spent = sum(int(event["cost"]) for event in books.events.values() if event["tenant_id"] == tenant_id)
+    try:
+        async with stack.control() as control:
+            wallet = (await control.get(f"/tenants/{tenant_id}/wallet")).json()
+            grants = (await control.get(f"/wallets/{wallet['id']}/grants")).json()["data"]
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        yield Finding(Wrong.OTHER, "control", f"does not answer: {error!r}")
+        return
     granted = sum(parse_picos(grant["amount"]) for grant in grants)
-    assert parse_picos(wallet["posted"]) == granted - sum(int(event["cost"]) for event in mine)
+    if parse_picos(wallet["posted"]) != granted - spent:
+        words = f"the API tells {wallet['posted']}, granted were {granted}, spent {spent} picos"
+        yield Finding(Wrong.MISMATCHED_PICOS, wallet["id"], words)

@@ -18,6 +18,7 @@ from tests.faults.stack import MODEL, until
 _TIMEOUT_S = 60.0
 _PAUSE_S = 0.02
 """After a failure, so that a gateway that is away is asked often and not without pause."""
+_LITTLE_PATIENCE_S = 0.05
 _CUT = (httpx.TransportError, httpx.StreamError)
 
 
@@ -29,33 +30,41 @@ class Kind(StrEnum):
     STREAM_WITHOUT_USAGE = "stream_without_usage"
     HUNG_UP = "hung_up"
     """A stream that the client leaves after a few events."""
+    GIVEN_UP = "given_up"
+    """A whole answer that the client does not wait for."""
 
     @property
     def streamed(self) -> bool:
-        return self is not Kind.WHOLE
+        return self not in (Kind.WHOLE, Kind.GIVEN_UP)
 
     @property
     def wants_usage(self) -> bool:
         return self is not Kind.STREAM_WITHOUT_USAGE
 
 
+USUAL = (Kind.WHOLE, Kind.STREAM, Kind.STREAM_WITHOUT_USAGE, Kind.HUNG_UP)
+
+
 @dataclass
 class Received:
     """What a client has of one request.
 
-    max_tokens: what it asked for, and what the stand-in answers to the full.   done: `[DONE]` came.
-    error: the error object of an answer or of an event.   cut: how the connection failed under it.
-    left: the client hung up itself.   sent_at, ended_at: of the loop's clock.
+    max_tokens: what it asked for in each of `choices` answers, and what the stand-in answers to the full.
+    tokens: those of a stream, one a chunk.   done: `[DONE]` came.   error: the error object of an answer or
+    of an event.   cut: how the connection failed under it.   left: the client hung up itself.
+    sent_at, ended_at: of the loop's clock.
     """
 
     kind: Kind
     max_tokens: int
     sent_at: float
+    choices: int = 1
     ended_at: float = 0.0
     status: int | None = None
     request_id: str | None = None
     text: str = ""
     events: int = 0
+    tokens: int = 0
     usage: dict[str, Any] | None = None
     done: bool = False
     error: dict[str, Any] | None = None
@@ -90,11 +99,12 @@ class Load:
         key: str,
         callers: int = 8,
         sizes: Iterable[int] = (5, 20, 40, 250),
-        kinds: Iterable[Kind] = tuple(Kind),
+        kinds: Iterable[Kind] = USUAL,
+        choices: Iterable[int] = (1,),
     ) -> None:
         self.received: list[Received] = []
         self._callers = callers
-        self._mix = itertools.cycle(itertools.product(sizes, kinds))
+        self._mix = itertools.cycle(itertools.product(sizes, kinds, choices))
         self._url = f"{url}/v1/chat/completions"
         self._headers = {"authorization": f"Bearer {key}"}
         self._stopped = False
@@ -115,7 +125,7 @@ class Load:
     async def burst(self, count: int, *, max_tokens: int, kind: Kind = Kind.WHOLE) -> list[Received]:
         """Send so many alike at once over new connections; returns when all have ended."""
         async with self._http() as http:
-            calls = (self._call(http, kind, max_tokens) for _ in range(count))
+            calls = (self._call(http, kind, max_tokens=max_tokens) for _ in range(count))
             return await asyncio.gather(*calls)
 
     async def completes(self, count: int) -> None:
@@ -137,33 +147,44 @@ class Load:
 
     async def _call_on(self, http: httpx.AsyncClient) -> None:
         while not self._stopped:
-            max_tokens, kind = next(self._mix)
-            received = await self._call(http, kind, max_tokens)
+            max_tokens, kind, choices = next(self._mix)
+            received = await self._call(http, kind, max_tokens=max_tokens, choices=choices)
             if received.failed:
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _call(self, http: httpx.AsyncClient, kind: Kind, max_tokens: int) -> Received:
+    async def _call(
+        self, http: httpx.AsyncClient, kind: Kind, *, max_tokens: int, choices: int = 1
+    ) -> Received:
         now = asyncio.get_running_loop().time
-        received = Received(kind, max_tokens, sent_at=now())
+        received = Received(kind, max_tokens, sent_at=now(), choices=choices)
+        patience_s = _LITTLE_PATIENCE_S if kind is Kind.GIVEN_UP else None
         try:
-            async with http.stream("POST", self._url, json=_body(kind, max_tokens)) as answer:
+            async with (
+                asyncio.timeout(patience_s),
+                http.stream("POST", self._url, json=_body(received)) as answer,
+            ):
                 received.status = answer.status_code
                 received.request_id = answer.headers.get("x-request-id")
                 await _read(answer, received)
         except _CUT as error:
             received.cut = repr(error)
+        except TimeoutError:
+            received.left = True
         received.ended_at = now()
         self.received.append(received)
         return received
 
 
-def _body(kind: Kind, max_tokens: int) -> dict[str, Any]:
+def _body(asked: Received) -> dict[str, Any]:
+    kind = asked.kind
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": "Weigh this."}],
-        "max_tokens": max_tokens,
+        "max_tokens": asked.max_tokens,
         "stream": kind.streamed,
     }
+    if asked.choices > 1:
+        body["n"] = asked.choices
     if kind.streamed and kind.wants_usage:
         body["stream_options"] = {"include_usage": True}
     return body
@@ -192,4 +213,6 @@ def _take(data: str, received: Received) -> None:
     received.error = event.get("error", received.error)
     received.usage = event.get("usage") or received.usage
     for choice in event.get("choices", ()):
-        received.text += choice["delta"].get("content") or ""
+        said = choice["delta"].get("content") or ""
+        received.text += said
+        received.tokens += bool(said)

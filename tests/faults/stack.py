@@ -27,6 +27,7 @@ from app.stack.data_dir import Credentials, DataDir, StackState
 from app.stack.postgres import OWNER, Postgres
 from tests.e2e.guardian import guarded
 from tests.e2e.stack import ROOT, START_TIMEOUT_S, Steelyard
+from tests.faults.journals import Journals
 
 GATEWAYS = ("gateway-1", "gateway-2")
 MODEL = "simulated"
@@ -91,7 +92,7 @@ class Stack:
     """A running stack.
 
     facts: what `up --json` printed last.   engine: the one behind its model.   deaths_ms: when a gateway
-    was killed, in Unix time.
+    was killed, in Unix time.   journals: all that the gateways ever wrote.
     """
 
     steelyard: Steelyard
@@ -99,6 +100,10 @@ class Stack:
     engine: Engine
     facts: dict[str, Any] = field(default_factory=dict)
     deaths_ms: list[int] = field(default_factory=list)
+    journals: Journals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journals = Journals(self.data.journal)
 
     @property
     def data(self) -> DataDir:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from app.core.money import format_picos, parse_picos
-from tests.faults.audit import assert_books_are_true, connected
+from tests.faults.audit import assert_books_are_true
+from tests.faults.books import connected
 from tests.faults.client import Kind, Load, Received
 from tests.faults.stack import GATEWAYS, Stack, until
 
