@@ -17,11 +17,13 @@ from app.control.views import (
     catalog,
     keys,
     members,
+    metering_policy,
     organization,
     prices,
     requests,
     tenants,
     usage,
+    usage_events,
     wallets,
 )
 from app.core.clock import Clock, SystemClock
@@ -31,7 +33,20 @@ Everything that people, scripts and the console do with Steelyard. Money is a de
 `currency`; prices are decimal strings per million tokens. Lists are pages: pass `next` as `after`.
 Writes are audited, and repeatable with an `Idempotency-Key`; those that move money demand one.
 """
-_ROOMS = (tenants, keys, catalog, backends, prices, wallets, usage, requests, organization, members)
+_ROOMS = (
+    tenants,
+    keys,
+    catalog,
+    backends,
+    prices,
+    wallets,
+    usage,
+    usage_events,
+    metering_policy,
+    requests,
+    organization,
+    members,
+)
 _TAGS = [
     {"name": "tenants", "description": "Who pays, and the projects in which keys live."},
     {"name": "keys", "description": "Credentials of projects for the data plane."},
@@ -66,6 +81,7 @@ def create_app(
     errors.install(app)
     for room in _ROOMS:
         app.include_router(room.api)
+    app.add_route("/metering", metering_policy.show_page)
     _add_health(app, engine)
     if console is not None:
         app.mount("/console", console)
