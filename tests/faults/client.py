@@ -101,9 +101,11 @@ class Load:
         sizes: Iterable[int] = (5, 20, 40, 250),
         kinds: Iterable[Kind] = USUAL,
         choices: Iterable[int] = (1,),
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self.received: list[Received] = []
         self._callers = callers
+        self._pause_s = pause_s
         self._mix = itertools.cycle(itertools.product(sizes, kinds, choices))
         self._url = f"{url}/v1/chat/completions"
         self._headers = {"authorization": f"Bearer {key}"}
@@ -150,7 +152,7 @@ class Load:
             max_tokens, kind, choices = next(self._mix)
             received = await self._call(http, kind, max_tokens=max_tokens, choices=choices)
             if received.failed:
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(self._pause_s)
 
     async def _call(
         self, http: httpx.AsyncClient, kind: Kind, *, max_tokens: int, choices: int = 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from dataclasses import dataclass
 
 import pytest
 
-from app.core.money import format_picos, parse_picos
+from app.core.money import parse_picos
 from tests.faults.audit import assert_books_are_true
-from tests.faults.books import connected
+from tests.faults.buyer import Buyer, new_buyer
 from tests.faults.client import Kind, Load, Received
 from tests.faults.stack import GATEWAYS, Stack, until
 
@@ -22,73 +20,15 @@ LONG = 6000
 SHORT = 20
 
 
-@dataclass
-class Buyer:
-    """A tenant with a key and a wallet of its own, empty at first."""
-
-    stack: Stack
-    tenant_id: str
-    wallet_id: str
-    key: str
-
-    def load(self) -> Load:
-        """Whatever is asked for one request at a time."""
-        return Load(self.stack.addresses.gateway_url, key=self.key)
-
-    def crowd(self) -> Load:
-        """Far more callers than the wallet covers, who ask for long streams."""
-        url = self.stack.addresses.gateway_url
-        return Load(url, key=self.key, callers=3 * COVERED, sizes=(LONG,), kinds=(Kind.STREAM,))
-
-    async def needs(self, max_tokens: int, kind: Kind) -> int:
-        """The picos held for such a request, as the refusal of one says."""
-
-        async def look() -> Received | None:
-            [one] = await self.load().burst(1, max_tokens=max_tokens, kind=kind)
-            return one if one.status == 402 else None
-
-        refused = await until(look)
-        assert refused.error is not None
-        return parse_picos(refused.error["needed"])
-
-    async def gets(self, picos: int) -> None:
-        """Fill the wallet."""
-        gift = {"amount": format_picos(picos), "kind": "purchased", "reason": "test", "reference": "test"}
-        async with self.stack.control() as control:
-            answer = await control.post(
-                f"/wallets/{self.wallet_id}/grants", json=gift, headers={"idempotency-key": self.wallet_id}
-            )
-        assert answer.status_code == 201, answer.text
-
-    async def available(self) -> int:
-        """What is neither spent nor lent, in one snapshot."""
-        async with connected(self.stack) as database:
-            query = "SELECT quota_available(allowance_id) FROM wallet WHERE id = $1"
-            return int(await database.fetchval(query, self.wallet_id))
-
-    async def posted(self) -> int:
-        """What is left when all that was used is spent."""
-        async with connected(self.stack) as database:
-            query = """SELECT a.limit_amount - a.spent
-                FROM wallet w JOIN allowance a ON a.id = w.allowance_id WHERE w.id = $1"""
-            return int(await database.fetchval(query, self.wallet_id))
-
-
 @pytest.fixture
 async def buyer(stack: Stack) -> Buyer:
-    async with stack.control() as control:
+    return await new_buyer(stack)
 
-        async def made(path: str, **body: str) -> dict[str, str]:
-            answer = await control.post(path, json=body)
-            assert answer.status_code == 201, answer.text
-            return dict(answer.json())
 
-        name = f"buyer {uuid.uuid4().hex}"
-        tenant = await made("/tenants", name=name, currency="USD", timezone="UTC")
-        project = await made(f"/tenants/{tenant['id']}/projects", name="test")
-        key = await made(f"/projects/{project['id']}/keys", name="test")
-        wallet = (await control.get(f"/tenants/{tenant['id']}/wallet")).json()
-    return Buyer(stack, tenant["id"], wallet["id"], key["key"])
+def _crowd(buyer: Buyer) -> Load:
+    """Far more callers than the wallet covers, who ask for long streams."""
+    url = buyer.stack.addresses.gateway_url
+    return Load(url, key=buyer.key, callers=3 * COVERED, sizes=(LONG,), kinds=(Kind.STREAM,))
 
 
 async def _in_flight(stack: Stack) -> int:
@@ -112,8 +52,8 @@ async def _fills(buyer: Buyer) -> None:
 async def test_a_wallet_for_some_requests_admits_exactly_those_and_again_after_a_death(buyer: Buyer) -> None:
     stack = buyer.stack
     needed = await buyer.needs(LONG, Kind.STREAM)
-    await buyer.gets(COVERED * needed)
-    load = buyer.crowd()
+    await buyer.gets(COVERED * needed, reference="test")
+    load = _crowd(buyer)
     async with load.running(to_the_end=False):
         await _fills(buyer)
         was = stack.kill("gateway-1")
@@ -127,7 +67,7 @@ async def test_a_wallet_for_some_requests_admits_exactly_those_and_again_after_a
 async def test_a_wallet_is_used_up_to_the_last_request_that_it_covers(buyer: Buyer) -> None:
     stack = buyer.stack
     needed = await buyer.needs(SHORT, Kind.WHOLE)
-    await buyer.gets(COVERED * needed)
+    await buyer.gets(COVERED * needed, reference="test")
     asked_before = await _asks(stack)
     load = buyer.load()
     await asyncio.gather(*(_drain(load) for _ in range(4)))
