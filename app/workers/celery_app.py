@@ -17,11 +17,13 @@ from app.stack.child import die_with_parent
 from app.workers.health import WorkerHealth
 from app.workers.proofs import TRIAL_BALANCE, last_proof
 from app.workers.pruning import PRUNE
+from app.workers.sealing import SEAL
 
 VISIBILITY_TIMEOUT_S = 300
 """After so long a task of a dead worker is given to another one."""
 PROOF_EVERY_S = 60.0
 PRUNE_EVERY_S = 3600.0
+SEAL_EVERY_S = 5.0
 _MODULES = ["app.workers.tasks"]
 
 
@@ -48,6 +50,7 @@ def make_app(broker_url: str) -> Celery:
         beat_schedule={
             "trial-balance": _every(PROOF_EVERY_S, TRIAL_BALANCE),
             "prune": _every(PRUNE_EVERY_S, PRUNE),
+            "seal": _every(SEAL_EVERY_S, SEAL),
         },
     )
     return app

@@ -7,6 +7,7 @@ from celery import shared_task
 from app.core.settings import settings
 from app.workers.proofs import TRIAL_BALANCE, prove_books
 from app.workers.pruning import PRUNE, prune_rows
+from app.workers.sealing import SEAL, seal_lines
 
 
 def trial_balance() -> None:
@@ -19,5 +20,11 @@ def prune() -> None:
     prune_rows(settings().database_url.get_secret_value())
 
 
+def seal() -> None:
+    """Link what was posted. Idempotent: what has its link keeps it."""
+    seal_lines(settings().database_url.get_secret_value())
+
+
 shared_task(name=TRIAL_BALANCE)(trial_balance)
 shared_task(name=PRUNE)(prune)
+shared_task(name=SEAL)(seal)

@@ -43,8 +43,17 @@ BEGIN
 END $$;
 CREATE TRIGGER to_seal AFTER INSERT ON usage_event REFERENCING NEW TABLE AS posted
   FOR EACH STATEMENT EXECUTE FUNCTION usage_event_to_seal();
+CREATE FUNCTION usage_correction_to_seal() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO usage_unsealed (kind, posted_at, line_ids)
+    SELECT 'correction', at, array_agg(id) FROM posted GROUP BY at;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER to_seal AFTER INSERT ON usage_correction REFERENCING NEW TABLE AS posted
+  FOR EACH STATEMENT EXECUTE FUNCTION usage_correction_to_seal();
 INSERT INTO usage_unsealed (kind, posted_at, line_ids)
-  SELECT 'event', posted_at, array_agg(request_id) FROM usage_event GROUP BY posted_at;
+  SELECT 'event', posted_at, array_agg(request_id) FROM usage_event GROUP BY posted_at
+  UNION ALL SELECT 'correction', at, array_agg(id) FROM usage_correction GROUP BY at;
 
 DO $$ BEGIN
   IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'steelyard_app') THEN
@@ -55,8 +64,9 @@ END $$;
 """
 
 DOWN = """
+DROP TRIGGER to_seal ON usage_correction;
 DROP TRIGGER to_seal ON usage_event;
-DROP FUNCTION usage_event_to_seal;
+DROP FUNCTION usage_correction_to_seal, usage_event_to_seal;
 DROP TABLE usage_unsealed, usage_link;
 """
 
