@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NewType
 
 from uuid_utils import uuid7
@@ -27,8 +29,25 @@ AccessTokenId = NewType("AccessTokenId", str)
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
+def _random_hex() -> str:
+    return str(uuid7().hex)
+
+
+_sources: list[Callable[[], str]] = [_random_hex]
+
+
+@contextmanager
+def drawn_from(source: Callable[[], str]) -> Iterator[None]:
+    """Within the block ids have the 32 hex digits that `source` gives: so a simulation can be repeated."""
+    _sources.append(source)
+    try:
+        yield
+    finally:
+        _sources.pop()
+
+
 def _new(prefix: str) -> str:
-    return prefix + uuid7().hex
+    return prefix + _sources[-1]()
 
 
 def tenant_id() -> TenantId:

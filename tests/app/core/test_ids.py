@@ -21,3 +21,9 @@ def test_only_the_form_of_its_own_kind_is_an_id() -> None:
     assert ids.is_id(good, "req_")
     for bad in (good[:-1], good + "0", good.upper(), "ten_" + good[4:], "req_" + "g" * 32, ""):
         assert not ids.is_id(bad, "req_")
+
+
+def test_within_a_block_ids_come_from_a_given_source() -> None:
+    with ids.drawn_from(lambda: "0" * 32):
+        assert ids.request_id() == "req_" + "0" * 32
+    assert ids.request_id() != ids.request_id()
