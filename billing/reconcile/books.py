@@ -1,0 +1,92 @@
+"""The proofs of the books: for each pair one query, which finds no row when all is well.
+
+The queries stand in `queries/`, by the name of their pair. Each reads one UTC day, by index: events by the
+moment of their admission, transactions by that of their posting. Pairs that stand read what is open, and of
+leases all. `left` and `right` of a gap follow the order of the pair's name.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from importlib import resources
+
+from sqlalchemy import RowMapping, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from billing.ledger import proofs
+from billing.reconcile.days import bounds
+from billing.reconcile.model import Gap, Pair, Proof, Unit
+
+MOST_GAPS = 200
+"""Gaps of one proof that are told; beyond that it is not a matter of single rows."""
+_OF_POSTINGS = {Pair.EVENTS_LEDGER, Pair.CORRECTIONS_LEDGER, Pair.GRANTS_LEDGER, Pair.DOUBLE_ENTRY}
+_TOLD = f"""
+SELECT scanned.scanned, found.* FROM scanned LEFT JOIN (SELECT * FROM gap LIMIT {MOST_GAPS}) found ON true"""  # noqa: S608
+
+
+def _statement(pair: Pair) -> TextClause:
+    """One statement, so one snapshot: how much was read, and beside it each gap, or one row without any."""
+    named = resources.files("billing.reconcile") / "queries"
+    before = (named / "posted.sql").read_text(encoding="utf-8") if pair in _OF_POSTINGS else ""
+    return text(f"WITH {before}{(named / f'{pair.value}.sql').read_text(encoding='utf-8')}{_TOLD}")
+
+
+_STATEMENTS: dict[Pair, TextClause] = {
+    pair: _statement(pair) for pair in Pair if pair not in (Pair.LEDGER_WALLETS, Pair.ENGINE_EVENTS)
+}
+
+
+async def prove(connection: AsyncConnection, pair: Pair, *, day: date) -> Proof:
+    """One look at one pair of books, of a UTC day if it has one; at most `MOST_GAPS` gaps are told."""
+    if pair is Pair.LEDGER_WALLETS:
+        return await _prove_wallets(connection)
+    begins, ends = bounds(day)
+    values = {} if pair.stands else {"begins": begins, "ends": ends}
+    rows = (await connection.execute(_STATEMENTS[pair], values)).mappings().all()
+    found = [_gap(pair, row) for row in rows if row["scope"] is not None]
+    return Proof(pair, None if pair.stands else day, found, int(rows[0]["scanned"]))
+
+
+async def _prove_wallets(connection: AsyncConnection) -> Proof:
+    """The ledger's own proof, in the words of a gap: events against ledger, ledger against allowance."""
+    found = []
+    for drift in await proofs.drifts(connection):
+        told = {
+            "ledger_differs": (drift.by_grants_and_events, drift.by_ledger),
+            "allowance_differs": (drift.by_ledger, drift.by_allowance),
+        }
+        words = (
+            f"grants and events say {drift.by_grants_and_events}, the ledger {drift.by_ledger}, "
+            f"the allowance {drift.by_allowance}"
+        )
+        found += [
+            Gap(
+                pair=Pair.LEDGER_WALLETS,
+                scope=drift.wallet_id,
+                unit=Unit.PICOS,
+                kind=kind,
+                left=left,
+                right=right,
+                explanation=words,
+            )
+            for kind, (left, right) in told.items()
+            if left != right
+        ]
+    wallets = (await connection.execute(text("SELECT count(*) FROM wallet"))).scalar_one()
+    return Proof(Pair.LEDGER_WALLETS, None, found[:MOST_GAPS], int(wallets))
+
+
+def _gap(pair: Pair, row: RowMapping) -> Gap:
+    left, right = row["left_value"], row["right_value"]
+    return Gap(
+        pair=pair,
+        scope=row["scope"],
+        unit=Unit(row["unit"]),
+        kind=row["kind"],
+        left=None if left is None else int(left),
+        right=None if right is None else int(right),
+        explanation=row["explanation"],
+        tenant_id=row["tenant_id"],
+        backend_id=row["backend_id"],
+        model_id=row["model_id"],
+    )

@@ -1,0 +1,261 @@
+"""What each engine counted in a day against its events: one look at the day's events for all backends.
+
+What is read: the readings of the day (one a minute and backend) and the events admitted in it, by the
+index of their moment; never the whole history.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ARRAY, DateTime, Interval, Text, bindparam, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core.ids import BackendId
+from billing.metering.model import UsageSource
+from billing.reconcile.counters import Stretch, stretch
+from billing.reconcile.days import bounds
+from billing.reconcile.explain import Cell, Place, billed_tokens, shares, verdict
+from billing.reconcile.exposition import ENGINES
+from billing.reconcile.model import (
+    Counters,
+    DayState,
+    Engine,
+    EngineDay,
+    EngineMeter,
+    Gap,
+    Pair,
+    Reading,
+    Unit,
+)
+
+LONGEST = timedelta(hours=2)
+"""From admission to settlement: several attempts of ten minutes each, and their queue."""
+OLDEST_BASE = timedelta(days=7)
+"""A reading before the day is its beginning, if it is not older than that."""
+FINAL_AFTER = timedelta(hours=6)
+"""After the end of a day: from then on nothing of it comes late."""
+
+_MOMENTS = ARRAY(DateTime(timezone=True))
+_READINGS = text("""
+SELECT r.* FROM unnest(:backends) AS b(id) CROSS JOIN LATERAL (
+  (SELECT * FROM engine_reading WHERE backend_id = b.id AND at >= :oldest AND at < :begins AND at <= :until
+   ORDER BY at DESC LIMIT 1)
+  UNION ALL
+  SELECT * FROM engine_reading WHERE backend_id = b.id AND at >= :begins AND at < :ends AND at <= :until) r
+ORDER BY r.backend_id, r.at
+""").bindparams(bindparam("backends", type_=ARRAY(Text)))
+_CELLS = text("""
+WITH span AS (
+  SELECT * FROM unnest(:backends, :deployments, :meters, :begins, :ends)
+    AS s(backend_id, deployment_id, meter, begins_at, ends_at)
+), hole AS (
+  SELECT * FROM unnest(:hole_backends, :hole_meters, :hole_begins, :hole_ends)
+    AS h(backend_id, meter, begins_at, ends_at)
+), event AS (
+  SELECT backend_id, deployment_id, attempts, usage_source, outcome, choices, unknown_bound,
+    input + input_cached + input_cache_write AS prompt, output,
+    billed_input + billed_input_cached + billed_input_cache_write AS billed_prompt, billed_output,
+    admitted_at - :slack AS born, settled_at + :slack AS died
+  FROM usage_event WHERE admitted_at >= :earliest AND admitted_at <= :latest
+), met AS (
+  SELECT s.backend_id AS span_backend, s.meter, e.*, CASE
+    WHEN EXISTS (SELECT FROM hole h WHERE h.backend_id = s.backend_id AND h.meter = s.meter
+      AND e.born <= h.ends_at AND e.died >= h.begins_at) THEN 'hole'
+    WHEN e.born >= s.begins_at AND e.died <= s.ends_at THEN 'inside'
+    ELSE 'edge' END AS place
+  FROM span s JOIN event e ON e.backend_id = s.backend_id
+  WHERE e.born <= s.ends_at AND e.died >= s.begins_at
+  UNION ALL
+  SELECT s.backend_id, s.meter, e.*, 'other_attempt'
+  FROM event e CROSS JOIN LATERAL jsonb_array_elements(e.attempts) WITH ORDINALITY AS a(attempt, number)
+    JOIN span s ON s.backend_id = a.attempt ->> 'backend_id'
+  WHERE (a.number < jsonb_array_length(e.attempts) OR e.backend_id IS NULL)
+    AND a.attempt ->> 'outcome' NOT IN ('refused', 'overloaded', 'unreachable')
+    AND e.born <= s.ends_at AND e.died >= s.begins_at
+  UNION ALL
+  SELECT s.backend_id, s.meter, e.*, 'nowhere'
+  FROM event e JOIN span s ON s.deployment_id = e.deployment_id
+  WHERE e.backend_id IS NULL AND e.outcome = 'lost' AND e.born <= s.ends_at AND e.died >= s.begins_at
+)
+SELECT span_backend, meter, place, usage_source, outcome = 'completed' AS whole,
+  billed_prompt + billed_output > 0 AS is_billed, choices, count(*) AS requests,
+  sum(prompt) AS prompt, sum(output) AS output,
+  coalesce(sum((unknown_bound ->> 'input')::bigint), 0) AS bound_prompt,
+  coalesce(sum((unknown_bound ->> 'output')::bigint), 0) AS bound_output,
+  sum(billed_prompt) AS billed_prompt, sum(billed_output) AS billed_output,
+  count(*) FILTER (WHERE outcome = 'lost') AS lost
+FROM met GROUP BY span_backend, meter, place, usage_source, whole, is_billed, choices
+""").bindparams(
+    *(bindparam(name, type_=ARRAY(Text)) for name in ("backends", "deployments", "meters")),
+    *(bindparam(name, type_=ARRAY(Text)) for name in ("hole_backends", "hole_meters")),
+    *(bindparam(name, type_=_MOMENTS) for name in ("begins", "ends", "hole_begins", "hole_ends")),
+    bindparam("slack", type_=Interval),
+)
+
+_COUNTS = (
+    "choices",
+    "requests",
+    "prompt",
+    "output",
+    "bound_prompt",
+    "bound_output",
+    "billed_prompt",
+    "billed_output",
+    "lost",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is compared of one backend by one meter.   known: what its counters say; None: nothing."""
+
+    engine: Engine
+    meter: EngineMeter
+    begins_at: datetime
+    ends_at: datetime
+    known: Stretch | None
+
+
+async def compare(
+    connection: AsyncConnection,
+    day: date,
+    *,
+    engines: Sequence[Engine],
+    now: datetime,
+    lag: timedelta,
+    slack: timedelta,
+) -> list[EngineDay]:
+    """Each backend's day for each meter; backends that neither say nor have anything are left out.
+
+    lag: readings younger than that are left for later, because of requests that still run nobody knows.
+    slack: by how much the clocks of gateways and of whoever reads the counters may differ.
+    """
+    readings = await _readings(connection, day, engines=engines, until=now - lag)
+    spans = [
+        _span(engine, meter, readings.get(engine.backend_id, []), day=day)
+        for engine in engines
+        for meter in EngineMeter
+    ]
+    cells = await _cells(connection, spans, slack=slack)
+    is_final = now >= bounds(day)[1] + FINAL_AFTER
+    days = [
+        _day(span, cells[span.engine.backend_id, span.meter], day=day, is_final=is_final) for span in spans
+    ]
+    return [each for each in days if each.readings or each.requests]
+
+
+def gaps(days: Sequence[EngineDay]) -> list[Gap]:
+    """Of each day that its events don't explain, the gap."""
+    return [_gap(day) for day in days if day.state in (DayState.UNATTRIBUTED, DayState.MISSING_AT_ENGINE)]
+
+
+async def _readings(
+    connection: AsyncConnection, day: date, *, engines: Sequence[Engine], until: datetime
+) -> dict[BackendId, list[Reading]]:
+    """The readings of a day, and before them the last of the days before."""
+    begins, ends = bounds(day)
+    backends = [engine.backend_id for engine in engines]
+    values = {"begins": begins, "ends": ends, "until": until, "oldest": begins - OLDEST_BASE}
+    by_backend: dict[BackendId, list[Reading]] = defaultdict(list)
+    for row in await connection.execute(_READINGS, {"backends": backends, **values}):
+        counters = Counters(row.process, row.prompt, row.cached, row.generated, row.finished)
+        by_backend[BackendId(row.backend_id)].append(Reading(row.at, counters))
+    return by_backend
+
+
+def _span(engine: Engine, meter: EngineMeter, readings: Sequence[Reading], *, day: date) -> Span:
+    known = stretch(readings, meter)
+    begins, ends = bounds(day) if known is None else (known.begins_at, known.ends_at)
+    return Span(engine, meter, begins, ends, known)
+
+
+async def _cells(
+    connection: AsyncConnection, spans: Sequence[Span], *, slack: timedelta
+) -> Mapping[tuple[BackendId, EngineMeter], list[Cell]]:
+    """The events of all spans, summed by what is alike."""
+    cells: dict[tuple[BackendId, EngineMeter], list[Cell]] = defaultdict(list)
+    if not spans:
+        return cells
+    for row in (await connection.execute(_CELLS, _parameters(spans, slack=slack))).mappings():
+        cells[BackendId(row["span_backend"]), EngineMeter(row["meter"])].append(
+            Cell(
+                place=Place(row["place"]),
+                source=UsageSource(row["usage_source"]),
+                whole=row["whole"],
+                is_billed=row["is_billed"],
+                **{name: int(row[name]) for name in _COUNTS},
+            )
+        )
+    return cells
+
+
+def _parameters(spans: Sequence[Span], *, slack: timedelta) -> dict[str, Any]:
+    holes = [(span, hole) for span in spans if span.known is not None for hole in span.known.holes]
+    return {
+        "backends": [span.engine.backend_id for span in spans],
+        "deployments": [span.engine.deployment_id for span in spans],
+        "meters": [span.meter.value for span in spans],
+        "begins": [span.begins_at for span in spans],
+        "ends": [span.ends_at for span in spans],
+        "hole_backends": [span.engine.backend_id for span, _ in holes],
+        "hole_meters": [span.meter.value for span, _ in holes],
+        "hole_begins": [begins for _, (begins, _) in holes],
+        "hole_ends": [ends for _, (_, ends) in holes],
+        "slack": slack,
+        "earliest": min(span.begins_at for span in spans) - LONGEST,
+        "latest": max(span.ends_at for span in spans) + slack,
+    }
+
+
+def _day(span: Span, cells: Sequence[Cell], *, day: date, is_final: bool) -> EngineDay:
+    names, known = ENGINES.get(span.engine.engine, ENGINES["vllm"]), span.known
+    explained = shares(cells, span.meter, names)
+    counted = None if known is None else known.counted
+    state, unexplained = verdict(counted, explained)
+    return EngineDay(
+        day=day,
+        backend_id=span.engine.backend_id,
+        meter=span.meter,
+        model_id=span.engine.model_id,
+        model_name=span.engine.model_name,
+        state=state,
+        begins_at=known.begins_at if known else None,
+        ends_at=known.ends_at if known else None,
+        readings=known.readings if known else 0,
+        restarts=len(known.holes) if known else 0,
+        counted=counted,
+        recorded=sum(share.recorded for share in explained),
+        billed=billed_tokens(cells, span.meter),
+        explained=explained,
+        unexplained=unexplained,
+        requests=sum(cell.requests for cell in cells if cell.ran_here),
+        lost=sum(cell.lost for cell in cells),
+        is_final=is_final,
+    )
+
+
+def _gap(day: EngineDay) -> Gap:
+    assert day.counted is not None
+    assert day.unexplained is not None
+    more = day.state is DayState.UNATTRIBUTED
+    words = (
+        f"the engine counted {day.unexplained} tokens that no request through the gateway explains"
+        if more
+        else f"the events hold {-day.unexplained} tokens that the engine did not count"
+    )
+    return Gap(
+        pair=Pair.ENGINE_EVENTS,
+        scope=f"{day.backend_id} {day.meter.value}",
+        unit=Unit.TOKENS,
+        kind=day.state.value,
+        left=day.counted,
+        right=day.counted - day.unexplained,
+        explanation=words,
+        backend_id=day.backend_id,
+        model_id=day.model_id,
+    )
