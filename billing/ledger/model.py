@@ -14,7 +14,15 @@ from enum import StrEnum
 
 import msgspec
 
-from app.core.ids import AllowanceId, GrantId, TenantId, TransactionId, WalletId
+from app.core.ids import (
+    AllowanceId,
+    CorrectionId,
+    GrantId,
+    RequestId,
+    TenantId,
+    TransactionId,
+    WalletId,
+)
 
 
 class AccountKind(StrEnum):
@@ -41,6 +49,21 @@ class GrantKind(StrEnum):
     def source(self) -> AccountKind:
         """The account that a grant of this kind debits."""
         return AccountKind.CASH if self is GrantKind.PURCHASED else AccountKind.PROMO
+
+    @property
+    def heir(self) -> AccountKind:
+        """The account that gets what expires: what was paid for is earned, a gift was never given."""
+        return AccountKind.BREAKAGE if self is GrantKind.PURCHASED else AccountKind.PROMO
+
+
+class MoveKind(StrEnum):
+    """What moves a wallet's limit; `ended` moves nothing: no more of an expired grant remains."""
+
+    STARTED = "started"
+    EXPIRED = "expired"
+    ENDED = "ended"
+    RETURNED = "returned"
+    CHARGED = "charged"
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -73,11 +96,19 @@ class Wallet(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class Grant(msgspec.Struct, frozen=True):
-    """Money put into a wallet, once per reference; usable in [starts_at, expires_at).
+class Terms(msgspec.Struct, frozen=True):
+    """How a grant burns: lower priorities first, in [starts_at, expires_at).
 
-    priority: lower ones burn first, 0 to 1000.   expires_at: None is never.
+    starts_at: None is now.   expires_at: None is never.
     """
+
+    priority: int = 100
+    starts_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Money put into a wallet, once per reference; usable in [starts_at, expires_at)."""
 
     id: GrantId
     wallet_id: WalletId
@@ -93,10 +124,59 @@ class Grant(msgspec.Struct, frozen=True):
     expires_at: datetime | None
 
 
+class Move(msgspec.Struct, frozen=True):
+    """A change of a wallet's limit beside its credit, in picos; numbered from 1 in the wallet's own order.
+
+    spent: what the wallet's allowance had spent when it was made.
+    """
+
+    wallet_id: WalletId
+    number: int
+    kind: MoveKind
+    grant_id: GrantId | None
+    correction_id: CorrectionId | None
+    amount: int
+    spent: int
+    at: datetime
+    transaction_id: TransactionId | None
+
+
+class BilledTokens(msgspec.Struct, frozen=True):
+    """By how much a correction changes the billed tokens of each class."""
+
+    billed_input: int = 0
+    billed_input_cached: int = 0
+    billed_input_cache_write: int = 0
+    billed_output: int = 0
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """A change of what one usage event costs.   amount: picos; > 0 goes back to the tenant, < 0 is charged.
+
+    billed_…: by how much the billed tokens of a class change.
+    """
+
+    id: CorrectionId
+    request_id: RequestId
+    tenant_id: TenantId
+    amount: int
+    currency: str
+    billed_input: int
+    billed_input_cached: int
+    billed_input_cache_write: int
+    billed_output: int
+    reason: str
+    reference: str
+    created_by: str
+    at: datetime
+    transaction_id: TransactionId
+
+
 class Balance(msgspec.Struct, frozen=True):
     """What a wallet holds, in picos.
 
-    posted: grants − posted usage.   held: lent to gateway processes, in use or free there.
+    posted: started grants − expired − posted usage ± corrections.
+    held: lent to gateway processes, in use or free there.
     available: what can still be lent: posted + credit_limit − held; below zero after an overrun.
     """
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.errors import Conflict, InvariantViolation
-from app.core.ids import TransactionId
+from app.core.ids import TenantId, TransactionId
 from billing.ledger.model import AccountKind, Transaction
 from billing.ledger.tables import ledger_account, ledger_entry, ledger_transaction
 
@@ -42,6 +42,13 @@ async def post(connection: AsyncConnection, transactions: Sequence[Transaction])
     return stands
 
 
+async def open_accounts(
+    connection: AsyncConnection, tenant_id: TenantId, *, kinds: Iterable[AccountKind], currency: str
+) -> None:
+    """Make a tenant's accounts of these kinds, where there are none. May wait for others who make them."""
+    await _accounts_of(connection, {(tenant_id, kind.value, currency) for kind in kinds})
+
+
 def _assert_balanced(transaction: Transaction) -> None:
     amounts = transaction.entries.values()
     if len(amounts) < 2 or sum(amounts) != 0 or not all(amounts):
@@ -54,7 +61,12 @@ async def _accounts(
     connection: AsyncConnection, transactions: Iterable[Transaction]
 ) -> Mapping[_Account, int]:
     """The ids of all accounts that the transactions touch; made where there are none."""
-    wanted = sorted({(t.tenant_id, kind.value, t.currency) for t in transactions for kind in t.entries})
+    wanted = {(t.tenant_id, kind.value, t.currency) for t in transactions for kind in t.entries}
+    return await _accounts_of(connection, wanted)
+
+
+async def _accounts_of(connection: AsyncConnection, accounts: Iterable[_Account]) -> Mapping[_Account, int]:
+    wanted = sorted(accounts)
     found = await _find_accounts(connection, wanted)
     if missing := [account for account in wanted if account not in found]:
         rows = [dict(zip(("tenant_id", "kind", "currency"), account, strict=True)) for account in missing]

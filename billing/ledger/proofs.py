@@ -12,7 +12,7 @@ _DRIFTS = text("""
 SELECT w.id, w.currency, told.*
 FROM wallet w JOIN allowance a ON a.id = w.allowance_id
 CROSS JOIN LATERAL (SELECT
-  coalesce((SELECT sum(g.amount) FROM wallet_grant g WHERE g.wallet_id = w.id), 0)
+  coalesce((SELECT sum(m.amount) FROM wallet_move m WHERE m.wallet_id = w.id), 0)
     - coalesce((SELECT sum(e.cost) FROM usage_event e
                 WHERE e.tenant_id = w.tenant_id AND e.currency = w.currency), 0) AS by_grants_and_events,
   coalesce((SELECT sum(n.amount) FROM ledger_entry n JOIN ledger_account c ON c.id = n.account_id

@@ -1,17 +1,22 @@
 """Wallets: opened once a tenant, filled by grants, emptied by usage, told by their allowance.
 
-A wallet's allowance has `limit = Σ grants + credit_limit` and `spent = Σ posted usage`, so its balance
-is `limit − credit_limit − spent`; the ledger says the same, and `proofs` proves it.
+A wallet's allowance has `limit = Σ moves + credit_limit` and `spent = Σ posted usage`, so its balance is
+`limit − credit_limit − spent`; the ledger says the same, and `proofs` proves it. A grant that starts later
+is owed (`accrued`) until `expiry.turn` starts it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import RowMapping, Select, func, select, update
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
-from app.core.errors import Conflict, Rejected, RejectReason
+from app.core.errors import Conflict
 from app.core.ids import TenantId, WalletId
 from billing.ledger import posting
 from billing.ledger.model import (
@@ -20,13 +25,36 @@ from billing.ledger.model import (
     Grant,
     GrantKind,
     Reference,
+    Terms,
     Transaction,
     Wallet,
 )
+from billing.ledger.purse import Purse
+from billing.ledger.standing import GrantStanding, Standing, standing_of
 from billing.ledger.tables import ledger_account, ledger_entry, wallet, wallet_grant
+from billing.ledger.wallets import (
+    as_grant,
+    find_wallet,
+    find_wallet_of,
+    lock_wallet,
+    read_story,
+)
 from billing.quota import authority
 
-_WALLET = select(wallet)
+__all__ = [
+    "balance",
+    "find_wallet",
+    "find_wallet_of",
+    "grant",
+    "list_grants",
+    "list_standing_grants",
+    "open_wallet",
+    "set_credit_limit",
+    "standing",
+    "trial_balance",
+]
+AT_ONCE = Terms()
+"""Burns at priority 100, from now on, for ever."""
 
 
 async def open_wallet(
@@ -58,15 +86,6 @@ async def open_wallet(
     return Wallet(**row._mapping)
 
 
-async def find_wallet(connection: AsyncConnection, wallet_id: WalletId) -> Wallet | None:
-    return await _find(connection, _WALLET.where(wallet.c.id == wallet_id))
-
-
-async def find_wallet_of(connection: AsyncConnection, tenant_id: TenantId) -> Wallet | None:
-    """The wallet of a tenant, if it has one."""
-    return await _find(connection, _WALLET.where(wallet.c.tenant_id == tenant_id))
-
-
 async def grant(
     connection: AsyncConnection,
     *,
@@ -76,42 +95,38 @@ async def grant(
     reason: str,
     reference: str,
     created_by: str,
+    terms: Terms = AT_ONCE,
+    now: datetime | None = None,
 ) -> Grant:
     """Put `amount` picos into a wallet. The same reference again returns the first grant.
 
-    Raises Conflict if that one had another kind or amount, Rejected if there is no such wallet.
+    now: None is the database's time. Raises Conflict if the first grant had another kind, amount or terms,
+    or if this one would expire before it can be used, Rejected if there is no such wallet.
     """
     if amount <= 0:
         raise ValueError("a grant is more than nothing")
-    kind = GrantKind(kind)
-    into = await _get(connection, wallet_id)
-    at = (await connection.execute(select(func.clock_timestamp()))).scalar_one()
-    ref = Reference(kind="grant", ref_type="wallet", ref_id=f"{wallet_id}:{reference}")
-    transaction = Transaction(
-        id=ids.transaction_id(),
-        reference=ref,
-        tenant_id=into.tenant_id,
-        currency=into.currency,
-        at=at,
-        entries={AccountKind.WALLET: amount, kind.source: -amount},
+    into = await lock_wallet(connection, wallet_id)
+    at = now or (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+    starts_at = terms.starts_at or at
+    fresh = Grant(
+        id=ids.grant_id(),
+        wallet_id=wallet_id,
+        kind=GrantKind(kind),
+        amount=amount,
+        reason=reason,
+        reference=reference,
+        transaction_id=ids.transaction_id(),
+        created_by=created_by,
+        created_at=at,
+        priority=terms.priority,
+        starts_at=starts_at,
+        expires_at=terms.expires_at,
     )
-    stands = await posting.post(connection, [transaction])
-    if stands[ref.ref_id] != transaction.id:
-        return await _granted(connection, wallet_id, reference=reference)
-    await authority.change_limit(connection, into.allowance_id, by=amount)
-    values = {
-        "id": ids.grant_id(),
-        "wallet_id": wallet_id,
-        "kind": kind.value,
-        "amount": amount,
-        "reason": reason,
-        "reference": reference,
-        "transaction_id": transaction.id,
-        "created_by": created_by,
-        "created_at": at,
-    }
-    row = (await connection.execute(insert(wallet_grant).values(values).returning(wallet_grant))).one()
-    return _as_grant(row._mapping)
+    if (known := await _find_granted(connection, fresh)) is not None:
+        return _same(known, fresh, terms=terms)
+    if terms.expires_at is not None and terms.expires_at <= max(starts_at, at):
+        raise Conflict("a grant expires after it has started, and not in the past", reference=reference)
+    return await (_start(connection, into, fresh) if starts_at <= at else _owe(connection, into, fresh))
 
 
 async def list_grants(
@@ -120,14 +135,14 @@ async def list_grants(
     """Grants of a wallet in the order of their making, after a given one."""
     at = wallet_grant.c
     query = select(wallet_grant).where(at.wallet_id == wallet_id, at.id > (after or "")).order_by(at.id)
-    return [_as_grant(row._mapping) for row in await connection.execute(query.limit(limit))]
+    return [as_grant(row._mapping) for row in await connection.execute(query.limit(limit))]
 
 
 async def set_credit_limit(connection: AsyncConnection, wallet_id: WalletId, *, credit_limit: int) -> None:
     """Let a wallet go `credit_limit` picos below zero. Running requests end as they are."""
     if credit_limit < 0:
         raise ValueError("a credit limit is zero or more")
-    before = await _get(connection, wallet_id, lock=True)
+    before = await lock_wallet(connection, wallet_id)
     await connection.execute(update(wallet).where(wallet.c.id == wallet_id).values(credit_limit=credit_limit))
     if change := credit_limit - before.credit_limit:
         await authority.change_limit(connection, before.allowance_id, by=change)
@@ -135,15 +150,22 @@ async def set_credit_limit(connection: AsyncConnection, wallet_id: WalletId, *, 
 
 async def balance(connection: AsyncConnection, wallet_id: WalletId) -> Balance:
     """What a wallet holds now. Raises Rejected if there is none."""
-    held_by = await _get(connection, wallet_id)
-    status = await authority.status(connection, held_by.allowance_id)
-    return Balance(
-        posted=status.limit - held_by.credit_limit - status.spent,
-        held=status.outstanding,
-        available=status.available,
-        credit_limit=held_by.credit_limit,
-        currency=held_by.currency,
-    )
+    return (await read_story(connection, wallet_id)).balance()
+
+
+async def standing(connection: AsyncConnection, wallet_id: WalletId, *, now: datetime) -> Standing:
+    """What a wallet holds, and where the money of each grant is. Raises Rejected if there is none."""
+    story = await read_story(connection, wallet_id)
+    return standing_of(story, now=now)
+
+
+async def list_standing_grants(
+    connection: AsyncConnection, wallet_id: WalletId, *, after: str | None, limit: int, now: datetime
+) -> Sequence[GrantStanding]:
+    """As `list_grants`, each with where its money is."""
+    grants = await list_grants(connection, wallet_id, after=after, limit=limit)
+    burned = (await read_story(connection, wallet_id)).burned()
+    return [GrantStanding.of(grant, burned, now=now) for grant in grants]
 
 
 async def trial_balance(connection: AsyncConnection) -> dict[str, int]:
@@ -156,24 +178,56 @@ async def trial_balance(connection: AsyncConnection) -> dict[str, int]:
     return {currency: int(total) for currency, total in await connection.execute(query)}
 
 
-async def _find(connection: AsyncConnection, query: Select[*tuple[object, ...]]) -> Wallet | None:
-    row = (await connection.execute(query)).one_or_none()
-    return None if row is None else Wallet(**row._mapping)
+async def _start(connection: AsyncConnection, into: Wallet, fresh: Grant) -> Grant:
+    """Post a grant that burns at once."""
+    await posting.open_accounts(connection, into.tenant_id, kinds=_accounts(fresh), currency=into.currency)
+    purse = await Purse.hold(connection, into, at=fresh.created_at)
+    reference = Reference("grant", "wallet", f"{into.id}:{fresh.reference}")
+    entries = {AccountKind.WALLET: fresh.amount, fresh.kind.source: -fresh.amount}
+    posted = msgspec.structs.replace(fresh, transaction_id=await purse.post(reference, entries))
+    await _insert(connection, posted)
+    await purse.start(posted, transaction_id=posted.transaction_id)
+    await purse.release()
+    return posted
 
 
-async def _get(connection: AsyncConnection, wallet_id: WalletId, *, lock: bool = False) -> Wallet:
-    """The wallet, locked against changes of its terms (or for one, with `lock`)."""
-    found = await _find(connection, _WALLET.where(wallet.c.id == wallet_id).with_for_update(read=not lock))
-    if found is None:
-        raise Rejected(RejectReason.NOT_FOUND, "there is no such wallet", status=404, wallet_id=wallet_id)
-    return found
+async def _owe(connection: AsyncConnection, into: Wallet, fresh: Grant) -> Grant:
+    """Post a grant that starts later: until then it is owed and limits nothing."""
+    transaction = Transaction(
+        id=fresh.transaction_id,
+        reference=Reference("grant", "wallet", f"{into.id}:{fresh.reference}"),
+        tenant_id=into.tenant_id,
+        currency=into.currency,
+        at=fresh.created_at,
+        entries={AccountKind.ACCRUED: fresh.amount, fresh.kind.source: -fresh.amount},
+    )
+    await posting.post(connection, [transaction])
+    await _insert(connection, fresh)
+    return fresh
 
 
-async def _granted(connection: AsyncConnection, wallet_id: WalletId, *, reference: str) -> Grant:
+def _accounts(fresh: Grant) -> tuple[AccountKind, ...]:
+    return AccountKind.WALLET, fresh.kind.source
+
+
+async def _insert(connection: AsyncConnection, fresh: Grant) -> None:
+    values = {name: getattr(fresh, name) for name in fresh.__struct_fields__}
+    await connection.execute(insert(wallet_grant).values({**values, "kind": fresh.kind.value}))
+
+
+async def _find_granted(connection: AsyncConnection, fresh: Grant) -> Grant | None:
     at = wallet_grant.c
-    query = select(wallet_grant).where(at.wallet_id == wallet_id, at.reference == reference)
-    return _as_grant((await connection.execute(query)).one()._mapping)
+    query = select(wallet_grant).where(at.wallet_id == fresh.wallet_id, at.reference == fresh.reference)
+    row = (await connection.execute(query)).one_or_none()
+    return None if row is None else as_grant(row._mapping)
 
 
-def _as_grant(row: RowMapping) -> Grant:
-    return Grant(**{**row, "kind": GrantKind(row["kind"])})
+def _same(known: Grant, asked: Grant, *, terms: Terms) -> Grant:
+    """The grant that stands for a reference. Raises Conflict if it isn't the one asked for."""
+    same = (
+        (known.kind, known.amount, known.priority, known.expires_at)
+        == (asked.kind, asked.amount, asked.priority, asked.expires_at)
+    ) and terms.starts_at in (None, known.starts_at)
+    if not same:
+        raise Conflict("this reference was granted with other terms", reference=asked.reference)
+    return known

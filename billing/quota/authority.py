@@ -83,6 +83,24 @@ async def change_limit(connection: AsyncConnection, allowance_id: AllowanceId, *
     await connection.execute(select(func.pg_notify("steelyard_changes", f"allowance:{allowance_id}")))
 
 
+async def hold_still(connection: AsyncConnection, allowance_id: AllowanceId) -> AllowanceStatus:
+    """Where an allowance stands, locked: nothing is granted, spent or returned of it before the commit.
+
+    May be followed by `change_limit` and `recall` of the same one. Raises AllowanceUnknown.
+    """
+    await connection.execute(select(allowance.c.id).where(allowance.c.id == allowance_id).with_for_update())
+    return await status(connection, allowance_id)
+
+
+async def recall(connection: AsyncConnection, allowance_id: AllowanceId) -> None:
+    """Ask all processes to give back what they have of it and do not use."""
+    until = func.clock_timestamp() + text("interval '1 second'")
+    await connection.execute(
+        update(allowance).where(allowance.c.id == allowance_id).values(recall_until=until)
+    )
+    await connection.execute(select(func.pg_notify("steelyard_changes", f"allowance:{allowance_id}")))
+
+
 async def post(
     connection: AsyncConnection,
     incarnation_id: IncarnationId,
