@@ -84,6 +84,14 @@ class Settings(BaseSettings):
     settle_interval_s: float = Field(
         0.1, gt=0, description="Time between two looks of the settler at the journals."
     )
+    reconcile_lag_s: float = Field(
+        1800.0,
+        ge=0,
+        description="Age from which on engines' counters are compared: longer than requests run and settle.",
+    )
+    engine_reading_days: int = Field(
+        14, ge=2, description="Days for which single readings of engines' counters are kept; their sums stay."
+    )
     session_hours: int = Field(12, ge=1, description="Life of a console session in hours.")
 
 

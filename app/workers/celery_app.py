@@ -14,9 +14,11 @@ from celery.signals import beat_embedded_init, worker_init, worker_ready, worker
 from app.core import log
 from app.core.settings import settings
 from app.stack.child import die_with_parent
+from app.workers.engine_counters import READ_ENGINES
 from app.workers.health import WorkerHealth
 from app.workers.proofs import TRIAL_BALANCE, last_proof
 from app.workers.pruning import PRUNE
+from app.workers.reconcile import RECONCILE
 from app.workers.sealing import SEAL
 
 VISIBILITY_TIMEOUT_S = 300
@@ -24,6 +26,8 @@ VISIBILITY_TIMEOUT_S = 300
 PROOF_EVERY_S = 60.0
 PRUNE_EVERY_S = 3600.0
 SEAL_EVERY_S = 5.0
+READ_ENGINES_EVERY_S = 60.0
+RECONCILE_EVERY_S = 3600.0
 _MODULES = ["app.workers.tasks"]
 
 
@@ -51,6 +55,8 @@ def make_app(broker_url: str) -> Celery:
             "trial-balance": _every(PROOF_EVERY_S, TRIAL_BALANCE),
             "prune": _every(PRUNE_EVERY_S, PRUNE),
             "seal": _every(SEAL_EVERY_S, SEAL),
+            "read-engines": _every(READ_ENGINES_EVERY_S, READ_ENGINES),
+            "reconcile": _every(RECONCILE_EVERY_S, RECONCILE),
         },
     )
     return app
@@ -72,7 +78,8 @@ def _begin(**_: Any) -> None:
 
 def _ready(**_: Any) -> None:
     health.mark(ready=True)
-    app.send_task(TRIAL_BALANCE)
+    for task in (TRIAL_BALANCE, READ_ENGINES, RECONCILE):
+        app.send_task(task)
 
 
 def _end(**_: Any) -> None:

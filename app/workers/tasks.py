@@ -5,8 +5,10 @@ from __future__ import annotations
 from celery import shared_task
 
 from app.core.settings import settings
+from app.workers.engine_counters import READ_ENGINES, read_engines
 from app.workers.proofs import TRIAL_BALANCE, prove_books
 from app.workers.pruning import PRUNE, prune_rows
+from app.workers.reconcile import RECONCILE, reconcile_days
 from app.workers.sealing import SEAL, seal_lines
 
 
@@ -25,6 +27,18 @@ def seal() -> None:
     seal_lines(settings().database_url.get_secret_value())
 
 
+def read_engines_counters() -> None:
+    """Keep what each engine has counted so far. Idempotent: another reading is one more row."""
+    read_engines(settings().database_url.get_secret_value())
+
+
+def reconcile() -> None:
+    """Compare the books with one another and the engines with their events. Idempotent: it only looks."""
+    reconcile_days(settings().database_url.get_secret_value(), settings=settings())
+
+
 shared_task(name=TRIAL_BALANCE)(trial_balance)
 shared_task(name=PRUNE)(prune)
 shared_task(name=SEAL)(seal)
+shared_task(name=READ_ENGINES)(read_engines_counters)
+shared_task(name=RECONCILE)(reconcile)

@@ -137,7 +137,7 @@ async def compare(
     """
     readings = await _readings(connection, day, engines=engines, until=now - lag)
     spans = [
-        _span(engine, meter, readings.get(engine.backend_id, []), day=day)
+        _span(engine, meter, readings=readings.get(engine.backend_id, []), day=day)
         for engine in engines
         for meter in EngineMeter
     ]
@@ -168,7 +168,7 @@ async def _readings(
     return by_backend
 
 
-def _span(engine: Engine, meter: EngineMeter, readings: Sequence[Reading], *, day: date) -> Span:
+def _span(engine: Engine, meter: EngineMeter, *, readings: Sequence[Reading], day: date) -> Span:
     known = stretch(readings, meter)
     begins, ends = bounds(day) if known is None else (known.begins_at, known.ends_at)
     return Span(engine, meter, begins, ends, known)
@@ -214,7 +214,7 @@ def _parameters(spans: Sequence[Span], *, slack: timedelta) -> dict[str, Any]:
 
 def _day(span: Span, cells: Sequence[Cell], *, day: date, is_final: bool) -> EngineDay:
     names, known = ENGINES.get(span.engine.engine, ENGINES["vllm"]), span.known
-    explained = shares(cells, span.meter, names)
+    explained = shares(cells, meter=span.meter, names=names)
     counted = None if known is None else known.counted
     state, unexplained = verdict(counted, explained)
     return EngineDay(

@@ -81,17 +81,17 @@ WORDS: Mapping[str, str] = {
 """Each kind of share in words."""
 
 
-def shares(cells: Iterable[Cell], meter: EngineMeter, names: Names) -> list[Share]:
+def shares(cells: Iterable[Cell], *, meter: EngineMeter, names: Names) -> list[Share]:
     """What each kind of event accounts for on an engine that counts by these names."""
     by_kind: dict[str, Share] = {}
     for cell in cells:
         kind = _kind(cell)
-        low, high = _range(cell, meter, names)
+        low, high = _range(cell, meter=meter, names=names)
         so_far = by_kind.get(kind, Share(kind, 0, 0, 0, 0))
         by_kind[kind] = Share(
             kind,
             so_far.requests + cell.requests,
-            so_far.recorded + _recorded(cell, meter, names),
+            so_far.recorded + _recorded(cell, meter=meter, names=names),
             so_far.low + low,
             so_far.high + high,
         )
@@ -138,7 +138,7 @@ def _kind(cell: Cell) -> str:
     return "several_choices" if cell.choices > 1 else "counted"
 
 
-def _range(cell: Cell, meter: EngineMeter, names: Names) -> _Range:
+def _range(cell: Cell, *, meter: EngineMeter, names: Names) -> _Range:
     low, high = _RANGES[meter, cell.source](cell, names)
     if cell.place is Place.INSIDE:
         return max(low, 0), high
@@ -147,7 +147,7 @@ def _range(cell: Cell, meter: EngineMeter, names: Names) -> _Range:
     return 0, high
 
 
-def _recorded(cell: Cell, meter: EngineMeter, names: Names) -> int:
+def _recorded(cell: Cell, *, meter: EngineMeter, names: Names) -> int:
     if not cell.ran_here:
         return 0
     return cell.output if meter is EngineMeter.GENERATED else cell.prompt * _times(cell, names)[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 from billing.reconcile.model import Counters
 
@@ -109,9 +110,10 @@ def _model(labels: str | None) -> str | None:
 
 
 def _count(text: str) -> int | None:
-    """A whole number that a page spells as a float."""
+    """A whole number, however a page spells it: `6288.0`, `6.288e+03`."""
     try:
-        value = float(text)
-    except ValueError:
+        value = Decimal(text)
+    except InvalidOperation:
         return None
-    return int(value) if 0 <= value < _LARGEST and value.is_integer() else None
+    is_count = value.is_finite() and 0 <= value < _LARGEST and value == value.to_integral_value()
+    return int(value) if is_count else None

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.ids import BackendId
 from billing.reconcile.days import bounds, day_of
-from billing.reconcile.model import Counters, EngineDay, Gap, Pair, Proof
+from billing.reconcile.model import EngineDay, Gap, Pair, Proof, Reading
 from billing.reconcile.tables import engine_day, engine_reading, reconcile_gap, reconcile_proof
 
 _ONE_KEEPER = text("SELECT pg_advisory_xact_lock(hashtextextended('steelyard reconcile', 0))")
@@ -29,12 +29,11 @@ class Asked:
     model: str | None = None
 
 
-async def keep_readings(
-    connection: AsyncConnection, readings: Mapping[BackendId, Counters], *, at: datetime
-) -> None:
-    """Add one scrape of several engines. The same moment twice is one reading."""
+async def keep_readings(connection: AsyncConnection, readings: Mapping[BackendId, Reading]) -> None:
+    """Add a look at several engines. The same moment of one twice is one reading."""
     rows = [
-        {"backend_id": backend_id, "at": at, **asdict(counters)} for backend_id, counters in readings.items()
+        {"backend_id": backend_id, "at": reading.at, **asdict(reading.counters)}
+        for backend_id, reading in readings.items()
     ]
     if rows:
         await connection.execute(insert(engine_reading).on_conflict_do_nothing(), rows)
@@ -56,6 +55,11 @@ async def prune_readings(connection: AsyncConnection, *, now: datetime, keep: ti
     return (await connection.execute(gone)).rowcount
 
 
+async def lock(connection: AsyncConnection) -> None:
+    """Nobody else keeps results until the transaction ends."""
+    await connection.execute(_ONE_KEEPER)
+
+
 async def keep_days(connection: AsyncConnection, days: Sequence[EngineDay], *, now: datetime) -> None:
     """Keep each backend's day as it is now; one that is final stays as it was."""
     rows = [
@@ -75,8 +79,10 @@ async def keep_days(connection: AsyncConnection, days: Sequence[EngineDay], *, n
 
 
 async def keep_proof(connection: AsyncConnection, proof: Proof, *, now: datetime, took_ms: int) -> None:
-    """Keep that a pair was proven, its gaps as they are now; those it no longer has are resolved."""
-    await connection.execute(_ONE_KEEPER)
+    """Keep that a pair was proven, its gaps as they are now; those it no longer has are resolved.
+
+    Under `lock`.
+    """
     at = {"pair": proof.pair.value, "day": proof.day}
     told = {"proven_at": now, "scanned": proof.scanned, "gaps": len(proof.gaps), "took_ms": took_ms}
     statement = insert(reconcile_proof).values(**at, **told)
@@ -100,6 +106,13 @@ async def open_gaps(
         if asked.backend_id is not None:
             query = query.where(gap.backend_id == asked.backend_id)
     return (await connection.execute(query.order_by(gap.id).limit(limit))).all()
+
+
+async def open_counts(connection: AsyncConnection) -> dict[str, int]:
+    """How many gaps stand, by pair."""
+    gap = reconcile_gap.c
+    query = select(gap.pair, func.count()).where(gap.resolved_at.is_(None)).group_by(gap.pair)
+    return {pair: int(count) for pair, count in await connection.execute(query)}
 
 
 async def list_days(connection: AsyncConnection, asked: Asked) -> Sequence[Row[tuple[object, ...]]]:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.clock import Clock, from_ms
 from billing.reconcile import books, engines, repository
+from billing.reconcile.days import bounds
 from billing.reconcile.model import Engine, EngineDay, Pair, Proof
 
-CLOCK_SLACK = timedelta(seconds=2)
-"""By how much the clocks of gateways and workers may differ."""
+CLOCK_SLACK = timedelta(seconds=8)
+"""How long an engine may take to tell its counters, and by how much the clocks of machines may differ."""
+_LOST = text("""
+SELECT count(*) FROM usage_event
+WHERE outcome = 'lost' AND admitted_at >= :begins AND admitted_at < :ends
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What was found of one day."""
+    """What was found of one day.   lost: requests whose process died before their end."""
 
     day: date
     proofs: Sequence[Proof]
     engines: Sequence[EngineDay]
+    lost: int
 
     @property
     def unexplained(self) -> int:
@@ -47,13 +54,12 @@ async def reconcile(
     terms: Terms,
     clock: Clock,
 ) -> Reconciled:
-    """Prove the pairs as of a UTC day and keep the result, within the caller's transaction. Idempotent.
+    """Prove the pairs as of a UTC day and keep what was found, within the caller's transaction. Idempotent.
 
-    fleet: the backends, removed ones too. Best in a transaction of one snapshot (repeatable read), if more
-    than one pair is proven: each pair by itself is one query.
+    fleet: the backends, removed ones too. Each pair is one query, so it sees one state of the books.
     """
     now = from_ms(clock.now_ms())
-    proofs: list[Proof] = []
+    timed: list[tuple[Proof, int]] = []
     compared: list[EngineDay] = []
     for pair in pairs:
         began = clock.monotonic()
@@ -61,15 +67,16 @@ async def reconcile(
             compared = await engines.compare(
                 connection, day, engines=fleet, now=now, lag=terms.lag, slack=terms.slack
             )
-            await repository.keep_days(connection, compared, now=now)
             seen = sum(each.readings + each.requests for each in compared)
             proof = Proof(pair, day, engines.gaps(compared), seen)
         else:
             proof = await books.prove(connection, pair, day=day)
-        await _keep(connection, proof, now=now, took_s=clock.monotonic() - began)
-        proofs.append(proof)
-    return Reconciled(day, proofs, compared)
-
-
-async def _keep(connection: AsyncConnection, proof: Proof, *, now: datetime, took_s: float) -> None:
-    await repository.keep_proof(connection, proof, now=now, took_ms=round(took_s * 1000))
+        timed.append((proof, round((clock.monotonic() - began) * 1000)))
+    begins, ends = bounds(day)
+    lost = (await connection.execute(_LOST, {"begins": begins, "ends": ends})).scalar_one()
+    # What is kept is locked only now: a long look at a long day keeps nobody waiting.
+    await repository.lock(connection)
+    await repository.keep_days(connection, compared, now=now)
+    for proof, took_ms in timed:
+        await repository.keep_proof(connection, proof, now=now, took_ms=took_ms)
+    return Reconciled(day, [proof for proof, _ in timed], compared, int(lost))

@@ -113,7 +113,7 @@ async def test_a_charge_whose_transaction_is_gone_is_found(shop: Shop) -> None:
     await force(
         shop,
         f"ALTER TABLE usage_event DROP CONSTRAINT {constraint}",
-        "DELETE FROM ledger_entry USING ledger_transaction t WHERE t.id = transaction_id AND t.kind = 'usage'",
+        "DELETE FROM ledger_entry USING ledger_transaction t WHERE id = transaction_id AND kind = 'usage'",
         "DELETE FROM ledger_transaction WHERE kind = 'usage'",
     )
     (gap,) = await gaps(shop, Pair.EVENTS_LEDGER)
