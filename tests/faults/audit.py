@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from app.core.ids import created_ms
 from app.core.money import parse_picos, parse_price
 from app.stack.demo import PRICES
 from billing.journal.model import Settled
-from tests.faults.books import Books, connected, faults_of
+from tests.faults.books import Books, Event, connected, of_database
 from tests.faults.client import Received
 from tests.faults.finding import Finding, Wrong
 from tests.faults.stack import GATEWAYS, Stack, until
@@ -73,14 +73,14 @@ async def examine(stack: Stack, books: Books, *, received: list[Received], withi
         async with connected(stack) as database:
             await books.read_on(database)
             found.findings += [
-                *_clients(received, books, found.compared),
-                *_journals(books, found.compared),
-                *_engine(stack, books, found.compared),
-                *[finding async for finding in faults_of(database)],
-                *[finding async for finding in _processes(stack, database, found.compared)],
+                *of_clients(received, books, found.compared),
+                *of_journals(books, found.compared),
+                *of_engine(stack.engine.served, books, found.compared, deaths_ms=stack.deaths_ms),
+                *[finding async for finding in of_database(database)],
+                *[finding async for finding in of_processes(stack, database, found.compared)],
             ]
         if not found.findings:
-            found.findings += [finding async for finding in _control_api(stack, books)]
+            found.findings += [finding async for finding in of_control_api(stack, books)]
         return not found.findings
 
     await stack.engine.gather()
@@ -107,7 +107,8 @@ def classes_of(usage: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _clients(received: Iterable[Received], books: Books, compared: Counter[str]) -> Iterator[Finding]:
+def of_clients(received: Iterable[Received], books: Books, compared: Counter[str]) -> Iterator[Finding]:
+    """What clients received is recorded: to its end as they were told, else never as less than they saw."""
     for one in received:
         event = books.events.get(one.request_id or "")
         subject = one.request_id or f"{one.kind} sent at {one.sent_at:.3f}"
@@ -125,7 +126,7 @@ def _clients(received: Iterable[Received], books: Books, compared: Counter[str])
             yield Finding(Wrong.MISMATCHED_TOKENS, subject, words)
 
 
-def _complete(one: Received, event: asyncpg.Record) -> Iterator[Finding]:
+def _complete(one: Received, event: Event) -> Iterator[Finding]:
     """What a client received to its end is billed, as it was told."""
     subject = event["request_id"]
     if event["outcome"] != "completed" or event["usage_source"] != "engine":
@@ -145,7 +146,8 @@ def _complete(one: Received, event: asyncpg.Record) -> Iterator[Finding]:
         yield Finding(Wrong.MISMATCHED_PICOS, subject, words)
 
 
-def _journals(books: Books, compared: Counter[str]) -> Iterator[Finding]:
+def of_journals(books: Books, compared: Counter[str]) -> Iterator[Finding]:
+    """Each admission in a journal has one event, which says what the journal says, and no event lacks one."""
     journals = books.journals
     for request_id, times in journals.admitted.items():
         settled = journals.settled.get(request_id, [])
@@ -164,7 +166,7 @@ def _journals(books: Books, compared: Counter[str]) -> Iterator[Finding]:
         yield Finding(Wrong.DUPLICATED, request_id, "recorded or settled, but never admitted")
 
 
-def _journalled(event: asyncpg.Record, settled: list[tuple[Settled, bytes]]) -> Iterator[Finding]:
+def _journalled(event: Event, settled: list[tuple[Settled, bytes]]) -> Iterator[Finding]:
     """An event says what the journal's settlement says."""
     record, record_hash = settled[0]
     usage = (record.usage.input, record.usage.input_cached, record.usage.output)
@@ -180,7 +182,7 @@ def _journalled(event: asyncpg.Record, settled: list[tuple[Settled, bytes]]) -> 
         yield Finding(Wrong.OTHER, event["request_id"], "recorded with another settlement than journalled")
 
 
-def _unsettled(event: asyncpg.Record, books: Books) -> Iterator[Finding]:
+def _unsettled(event: Event, books: Books) -> Iterator[Finding]:
     """What its process never settled is lost, as far as its last progress went, and free of charge."""
     request_id = event["request_id"]
     if event["outcome"] != "lost":
@@ -195,19 +197,21 @@ def _unsettled(event: asyncpg.Record, books: Books) -> Iterator[Finding]:
         yield Finding(Wrong.MISMATCHED_TOKENS, request_id, words)
 
 
-def _engine(stack: Stack, books: Books, compared: Counter[str]) -> Iterator[Finding]:
+def of_engine(
+    counts: Mapping[str, dict[str, Any]], books: Books, compared: Counter[str], *, deaths_ms: Sequence[int]
+) -> Iterator[Finding]:
     """What an engine worked on is recorded: to the token where it told, else never as more than it did."""
-    for request_id, served in stack.engine.served.items():
+    for request_id, served in counts.items():
         event = books.events.get(request_id)
         if event is None:
-            if not _died_unwritten(stack, request_id):
+            if not _died_unwritten(request_id, deaths_ms):
                 yield Finding(Wrong.MISSING, request_id, "an engine worked on it, and it was never recorded")
         elif served["outcome"] != "running":  # else killed under it: nobody knows how far it came
             compared["engine_records"] += 1
             yield from _compared(event, served)
 
 
-def _compared(event: asyncpg.Record, served: dict[str, Any]) -> Iterator[Finding]:
+def _compared(event: Event, served: dict[str, Any]) -> Iterator[Finding]:
     told = f"{event['outcome']} by {event['usage_source']}"
     recorded = (event["input"] + event["input_cached"], event["output"])
     worked = (served["prompt_tokens"], served["generated_tokens"])
@@ -225,17 +229,17 @@ def _compared(event: asyncpg.Record, served: dict[str, Any]) -> Iterator[Finding
             yield Finding(wrong, event["request_id"], words)
 
 
-def _died_unwritten(stack: Stack, request_id: str) -> bool:
+def _died_unwritten(request_id: str, deaths_ms: Sequence[int]) -> bool:
     """True if a gateway was killed in the very turn of its loop that sent this request to an engine.
 
     That turn's admissions are written at its end. Nobody can have seen a byte of the answer by then, the
     engine aborts with the connection, nothing is held, and nothing is billed.
     """
     begun_ms = created_ms(request_id)
-    return any(0 <= death_ms - begun_ms <= UNWRITTEN_MS for death_ms in stack.deaths_ms)
+    return any(0 <= death_ms - begun_ms <= UNWRITTEN_MS for death_ms in deaths_ms)
 
 
-async def _processes(
+async def of_processes(
     stack: Stack, database: asyncpg.Connection, compared: Counter[str]
 ) -> AsyncIterator[Finding]:
     """Only gateways that serve have leases, and hold nothing; no counter tells of what can't happen."""
@@ -258,7 +262,7 @@ async def _processes(
                 yield Finding(Wrong.HOLDS_LEFT_OPEN, name, f"{sample} is {value}")
 
 
-async def _control_api(stack: Stack, books: Books) -> AsyncIterator[Finding]:
+async def of_control_api(stack: Stack, books: Books) -> AsyncIterator[Finding]:
     """The control API tells the same sums as the events."""
     tenant_id = stack.credentials().tenant_id
     spent = sum(int(event["cost"]) for event in books.events.values() if event["tenant_id"] == tenant_id)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import asyncpg
 
@@ -13,6 +14,8 @@ from tests.faults.finding import Finding, Wrong
 from tests.faults.journals import Journals
 from tests.faults.stack import Stack
 
+Event = Mapping[str, Any]
+"""A row of `usage_event`."""
 _LATE = timedelta(minutes=1)
 """Longest time from the moment that an event says it was posted to its transaction's end."""
 
@@ -145,7 +148,7 @@ class Books:
     """What is written down.   events: by request id; they never change, so they are read once."""
 
     journals: Journals
-    events: dict[str, asyncpg.Record] = field(default_factory=dict)
+    events: dict[str, Event] = field(default_factory=dict)
     _until: datetime | None = None
 
     async def read_on(self, database: asyncpg.Connection) -> None:
@@ -153,7 +156,7 @@ class Books:
         since = "WHERE posted_at > $1" if self._until else ""
         bounds = (self._until - _LATE,) if self._until else ()
         for row in await database.fetch(f"SELECT * FROM usage_event {since}", *bounds):
-            self.events[row["request_id"]] = row
+            self.events[row["request_id"]] = dict(row)
             self._until = max(self._until or row["posted_at"], row["posted_at"])
         self.journals.read_on()  # after the database: what is posted there was written here before
 
@@ -169,7 +172,7 @@ async def connected(stack: Stack) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def faults_of(database: asyncpg.Connection) -> AsyncIterator[Finding]:
+async def of_database(database: asyncpg.Connection) -> AsyncIterator[Finding]:
     """What the database contradicts itself in."""
     for wrong, words, query in QUERIES:
         for subject, so in await database.fetch(query):

@@ -60,7 +60,7 @@ class Round:
 
 @dataclass
 class Played:
-    """A round's figures.   wrong: subjects that are wrong at its end, by class."""
+    """A round's figures.   wrong: subjects that are wrong at its end.   new: those of them that it added."""
 
     round: Round
     took_s: float
@@ -72,6 +72,7 @@ class Played:
     settled: int
     lost: int
     wrong: dict[str, int]
+    new: dict[str, int]
 
 
 def plan(seed: int, *, rounds: dict[str, int]) -> list[Round]:
@@ -118,7 +119,9 @@ class Range:
         posted_before = len(self.books.events)
         self.witness.look_at_journals()
         looked = await examine(self.stack, self.books, received=self.received, within_s=30)
+        known = {(finding.wrong, finding.subject) for finding in self.findings}
         self.findings, self.compared = looked.findings + self.witness.findings, looked.compared
+        new = [finding for finding in self.findings if (finding.wrong, finding.subject) not in known]
         outcomes = [event["outcome"] for event in list(self.books.events.values())[posted_before:]]
         return Played(
             one,
@@ -127,6 +130,7 @@ class Range:
             settled=sum(outcome != "lost" for outcome in outcomes),
             lost=outcomes.count("lost"),
             wrong=tally(self.findings),
+            new=tally(new),
         )
 
     async def _fill_small_wallet(self, one: Round) -> None:

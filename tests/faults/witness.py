@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -38,7 +38,8 @@ class Witness:
             yield self
         finally:
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await watch
             if self._connection is not None:
                 self._connection.terminate()
 

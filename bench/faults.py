@@ -1,0 +1,127 @@
+"""Whether anything is lost, counted twice or charged wrong when processes die: counted, not asserted.
+
+`make bench-faults` plays three things. Real rounds: `kill -9` under load on a whole stack, its books
+compared after each with what clients received, engines counted and journals hold. Simulated runs: the
+same code in virtual time, killed at any step. Mutants: the product with one deliberate fault each, which
+the simulator (or a named test) must notice, or it proves nothing. `QUICK=1` plays a few of each.
+Ends with 1 if anything is wrong or a mutant survives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench import machine
+from tests.faults.finding import Wrong
+from tests.faults.rounds import ROUNDS, Played, plan, under_fire
+from tests.faults.stack import Stack, running_stack
+
+RESULTS = Path(__file__).parent / "results"
+QUICK = bool(os.environ.get("QUICK"))
+SEED = int(os.environ.get("SEED", "1"))
+KILLS = dict.fromkeys(("gateway", "settler", "postgres", "engine", "all"), 1) if QUICK else ROUNDS
+SEEN = (
+    "requests",
+    "delivered_to_the_end",
+    "left_by_the_client",
+    "refused",
+    "cut",
+    "settled",
+    "lost",
+)
+MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
+CONSOLE = Console(stderr=True)
+
+
+def bar() -> Progress:
+    """A progress bar where people look, which leaves standard output alone."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=CONSOLE)
+
+
+async def play_rounds(stack: Stack, progress: Progress) -> dict[str, Any]:
+    """Every round of the seed, one after the other, and their sums."""
+    rounds = plan(SEED, rounds=KILLS)
+    task = progress.add_task("kill -9 under load", total=len(rounds))
+    played: list[Played] = []
+    async with under_fire(stack) as under:
+        for one in rounds:
+            progress.update(task, description=f"kill -9 {one.victim} under load")
+            played.append(await under.play(one))
+            progress.advance(task)
+    wrong = {name: played[-1].wrong[name] for name in MUST_BE_ZERO}
+    return {
+        "seed": SEED,
+        "rounds": len(rounds),
+        "by_kind": {kind: _sums(one for one in played if one.round.kind == kind) for kind in KILLS},
+        "total": {**_sums(played), **wrong},
+        "compared": dict(sorted(under.compared.items())),
+        "looks_at_limits": under.witness.looks,
+        "findings": [str(finding) for finding in under.findings[:50]],
+        "each": [{**asdict(one.round), **_plain(one)} for one in played],
+    }
+
+
+def _plain(one: Played) -> dict[str, Any]:
+    return {"took_s": one.took_s, **{name: getattr(one, name) for name in SEEN}, **one.wrong}
+
+
+def _sums(played: Iterable[Played]) -> dict[str, Any]:
+    """The sums over rounds. What is wrong at the end of one stays wrong: each round adds what is new."""
+    sums: Counter[str] = Counter(dict.fromkeys(("rounds", *SEEN, *MUST_BE_ZERO), 0))
+    for one in played:
+        sums["rounds"] += 1
+        sums.update({name: getattr(one, name) for name in SEEN})
+        sums.update(one.new)
+    return dict(sums)
+
+
+def show(result: dict[str, Any]) -> None:
+    """The figures as a table."""
+    table = Table("", *SEEN, *MUST_BE_ZERO)
+    for kind, sums in (*result["by_kind"].items(), ("total", result["total"])):
+        table.add_row(f"{kind} × {sums['rounds']}", *(str(sums[name]) for name in (*SEEN, *MUST_BE_ZERO)))
+    CONSOLE.print(table)
+    for finding in result["findings"]:
+        CONSOLE.print(finding, style="red")
+
+
+def main() -> None:
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all stacks are taken down
+    before = machine.describe()
+    with bar() as progress, running_stack() as stack:
+        real = asyncio.run(play_rounds(stack, progress))
+    show(real)
+    result = {
+        "benchmark": "faults",
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": QUICK,
+        "machine": before,
+        "real": real,
+        "took_s": round(time.monotonic() - started),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "faults.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(path)
+    sys.exit(any(real["total"][name] for name in MUST_BE_ZERO))
+
+
+if __name__ == "__main__":
+    main()
