@@ -37,6 +37,7 @@ from app.gateway.schedule import ScheduleDesk, Timeouts
 from app.gateway.server import GatewayServer, PortTaken, listen
 from app.gateway.settle import SettleDesk
 from app.gateway.tokenizer import TokenCounter
+from app.gateway.tokenizer_files import TokenizerFiles
 from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
 from billing.quota.leases import Leases
@@ -71,6 +72,7 @@ class GatewayProcess:
         self.metrics = GatewayMetrics()
         self._access_log = AccessLog(_write_lines, clock=clock)
         self._client = EngineClient()
+        self._counter = TokenCounter(self._client, files=TokenizerFiles(clock=clock))
         # News of a backend outlives a few probes, however rare the operator made them.
         probe_fresh_s = max(HealthLimits().probe_fresh_s, 5 * own.probe_interval_s)
         self._registry = Registry(clock=clock, limits=HealthLimits(probe_fresh_s=probe_fresh_s))
@@ -163,7 +165,7 @@ class GatewayProcess:
             journal=journal,
             leases=self._leases,
             clock=clock,
-            counter=TokenCounter(self._client),
+            counter=self._counter,
             metrics=self.metrics,
             access_log=self._access_log,
         )
@@ -197,6 +199,7 @@ class GatewayProcess:
             snapshot=self._snapshot,
             access_log=self._access_log,
             running=running,
+            tokens=self._counter,
         )
         self._access_log.start()
         running.start()
@@ -227,6 +230,7 @@ class GatewayProcess:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
         await self._client.close()
+        self._counter.close()
         if self._borrower is not None:
             await self._borrower.close()
         if self._pool is not None:

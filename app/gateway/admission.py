@@ -113,6 +113,8 @@ class AdmissionDesk:
             rates=pinned.rates,
             input_bound=most_input,
             output_bound=most_output,
+            choices=ask.choices,
+            prompts=ask.prompts,
             holds=(Held(_wallet(principal), hold),),
         )
 

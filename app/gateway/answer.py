@@ -2,72 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from app.gateway.spoken import Said, said_in
+from app.gateway.surgery import find_member
 from billing.metering.convert import Report
-from billing.metering.dialect import UsageWire
+from billing.metering.dialect import read_usage
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Largest answer that is not streamed; it is held in memory until it is settled."""
+BROKEN_FINISHES = frozenset(("error", "abort"))
+"""Finish reasons by which vLLM and SGLang say that they broke off by themselves."""
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct):
-    function: _Function | None = None
-
-
-class Spoken(msgspec.Struct):
-    """All that a model can say in a message, or in a chunk of one."""
-
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-    function_call: _Function | None = None
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-    text: str | None = None
-    message: Spoken | None = None
+class _Finish(msgspec.Struct):
+    finish_reason: Any = None
 
 
 class _Answer(msgspec.Struct):
-    usage: UsageWire | None = None
-    choices: list[_Choice] = []
+    choices: msgspec.Raw
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+_finishes = msgspec.json.Decoder(list[_Finish]).decode
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a JSON answer says of itself. report None: it reported no usage."""
+    """What a JSON answer says of itself.   report None: it reported no usage.
+
+    is_broken: the engine says in it that it failed.   choices: as they stand there.
+    """
 
     report: Report | None
     finish_reason: str | None
-    texts: tuple[str, ...]
+    is_broken: bool
+    choices: msgspec.Raw
+
+    def said(self) -> tuple[Said, ...]:
+        """What each choice said."""
+        return said_in(self.choices)
 
 
-def read_answer(body: bytes, *, usage_holds: bool) -> Answer | None:
-    """The facts of a JSON answer, or None if it isn't one.
-
-    usage_holds False: what it reports is not the usage of all its choices, so it counts as not reported.
-    """
+def read_answer(body: bytes) -> Answer | None:
+    """The facts of a JSON answer, or None if it isn't one. An odd usage does not cost the answer."""
     try:
         answer = _decode(body)
+        finishes = _finishes(answer.choices)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    report = answer.usage.report() if answer.usage is not None and usage_holds else None
-    reasons = [choice.finish_reason for choice in answer.choices if choice.finish_reason]
+    reasons = [one.finish_reason for one in finishes if isinstance(one.finish_reason, str)]
     return Answer(
-        report=report,
+        report=read_usage(answer.usage),
         finish_reason=reasons[-1] if reasons else None,
-        texts=() if report is not None else tuple(map(_text_of_choice, answer.choices)),
+        is_broken=bytes(answer.error) != b"null" or not BROKEN_FINISHES.isdisjoint(reasons),
+        choices=answer.choices,
     )
 
 
@@ -78,16 +70,9 @@ def rename_members(served: str, asked: str) -> tuple[bytes, bytes] | None:
     return b'"model":' + msgspec.json.encode(served), b'"model":' + msgspec.json.encode(asked)
 
 
-def text_of(spoken: Spoken | None) -> str:
-    """Everything that was said; calls of tools, with their names and arguments, were generated too."""
-    if spoken is None:
-        return ""
-    parts = [spoken.reasoning, spoken.reasoning_content, spoken.content, spoken.refusal]
-    for function in (spoken.function_call, *(call.function for call in spoken.tool_calls or ())):
-        if function is not None:
-            parts += (function.name, function.arguments)
-    return "".join(part for part in parts if part)
-
-
-def _text_of_choice(choice: _Choice) -> str:
-    return (choice.text or "") + text_of(choice.message)
+def with_usage(body: bytes, usage: dict[str, Any] | None) -> bytes:
+    """The answer with another usage in the place of its own; None: nobody knows it."""
+    found = find_member(body, b'"usage"')
+    if found is None:
+        return body
+    return body[: found.value] + msgspec.json.encode(usage) + body[found.end :]

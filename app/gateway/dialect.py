@@ -14,7 +14,8 @@ class Dialect(msgspec.Struct, frozen=True):
     timings: `timings_per_token` does, as a `timings` object.   salt: takes `cache_salt`.
     per_choice: with several choices, each chunk of a stream counts its own one.
     totals: a stream's last usage, and a whole answer's, count all choices.   tokenize: how it counts a text:
-    `vllm` (`/tokenize` of a prompt or of messages), `llama` (`/apply-template`, `/tokenize`), or not.
+    `vllm` (`/tokenize` of a prompt or of messages), `sglang` (the same, of messages in newer ones only),
+    `llama` (`/apply-template`, `/tokenize`), or not.
     """
 
     continuous: bool = False
@@ -30,7 +31,7 @@ VLLM = Dialect(continuous=True, salt=True, per_choice=True, tokenize="vllm")
 DIALECTS: dict[str, Dialect] = {
     "vllm": VLLM,
     "simulator": VLLM,
-    "sglang": Dialect(continuous=True, per_choice=True),
+    "sglang": Dialect(continuous=True, per_choice=True, tokenize="sglang"),
     "llama-server": Dialect(timings=True, per_choice=True, totals=False, tokenize="llama"),
     "openai": Dialect(),
 }

@@ -39,8 +39,13 @@ REFUSED_BY_REQUEST = frozenset((400, 408, 409, 413, 415, 422, 429))
 """Statuses by which an engine means the request. Another 4xx means how the engine is set up: that is ours."""
 
 
-def error_body(error: SteelyardError, request_id: RequestId) -> dict[str, Any]:
-    """The error object of an answer or of an SSE event; facts only where they are meant to be shown."""
+def error_body(
+    error: SteelyardError, request_id: RequestId, *, billed_tokens: int | None = None
+) -> dict[str, Any]:
+    """The error object of an answer or of an SSE event; facts only where they are meant to be shown.
+
+    billed_tokens: of a request that was admitted; 0 where the error costs nothing.
+    """
     body: dict[str, Any] = {
         "message": error.public_message,
         "type": _type(error),
@@ -48,6 +53,8 @@ def error_body(error: SteelyardError, request_id: RequestId) -> dict[str, Any]:
         "code": error.code,
         "request_id": request_id,
     }
+    if billed_tokens is not None:
+        body["billed_tokens"] = billed_tokens
     if isinstance(error, Rejected):
         named = {"limit": error.limit, "observed": error.observed, "retry_after_s": error.retry_after_s}
         body.update((name, value) for name, value in named.items() if value is not None)
@@ -55,13 +62,15 @@ def error_body(error: SteelyardError, request_id: RequestId) -> dict[str, Any]:
     return {"error": body}
 
 
-def error_json(error: SteelyardError, request_id: RequestId) -> bytes:
-    return msgspec.json.encode(error_body(error, request_id))
+def error_json(error: SteelyardError, request_id: RequestId, *, billed_tokens: int | None = None) -> bytes:
+    return msgspec.json.encode(error_body(error, request_id, billed_tokens=billed_tokens))
 
 
-def error_event(error: SteelyardError, request_id: RequestId, *, report: Report | None = None) -> bytes:
+def error_event(
+    error: SteelyardError, request_id: RequestId, *, billed_tokens: int, report: Report | None = None
+) -> bytes:
     """The last event of a stream that broke, with the usage so far. No `[DONE]` follows it."""
-    body = error_body(error, request_id)
+    body = error_body(error, request_id, billed_tokens=billed_tokens)
     if report is not None:
         body["usage"] = usage_json(report)
     return b"data: " + msgspec.json.encode(body) + b"\n\n"

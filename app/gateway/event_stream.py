@@ -12,18 +12,17 @@ from typing import Any
 
 import msgspec
 
+from app.gateway.answer import BROKEN_FINISHES
 from app.gateway.dialect import Dialect
 from app.gateway.errors import usage_json
 from app.gateway.model import UsageWish
+from app.gateway.spoken import Transcript
 from app.gateway.surgery import find_member, without
 from billing.metering.convert import Report
 from billing.metering.dialect import read_timings, read_usage
 from billing.metering.gauge import Gauge
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
-MAX_UNMETERED_BYTES = 1024 * 1024
-"""Most of an answer that is kept to count it by a tokenizer, while its engine reports no usage."""
-
 _END = re.compile(rb"\n\r?\n")
 _DONE = re.compile(rb"data: ?\[DONE\]\s*\Z")
 _NULL = re.compile(rb"data: ?null\s*\Z")
@@ -34,7 +33,10 @@ _CHOICES = b'"choices"'
 _USUAL = (b'data: {"id"', b'data: {"choices"')
 """How the chunks of vLLM and of llama-server begin: neither an end nor an error."""
 _INDEX = re.compile(rb'(?<!\\)"index"\s*:\s*(\d{1,9})')
-_BOTH_COUNTS = (b'"prompt_tokens":', b'"completion_tokens":')
+_BOTH_COUNTS = re.compile(
+    rb'\{ ?"prompt_tokens": ?\d{1,15}, ?"total_tokens": ?\d{1,15}, ?"completion_tokens": ?\d{1,15} ?[,}]'
+)
+"""How vLLM and SGLang begin a chunk's usage. Whatever looks otherwise is decoded at once."""
 _SHORT = 64
 
 
@@ -66,10 +68,10 @@ class EventStream:
         self._late_usage: bytes | None = None
         self._tail = b""
         self._finishes = 0
+        self._finished: set[bytes] = set()
         self._usage_event: bytes | None = None
         self._envelope: bytes | None = None
-        self._unmetered: list[bytes] | None = []
-        self._unmetered_bytes = 0
+        self._transcript: Transcript | None = Transcript()
         self.held: list[bytes] = []
         self.done = False
         self.finished = False
@@ -97,10 +99,10 @@ class EventStream:
         return leaving[0] if len(leaving) == 1 else b"".join(leaving)
 
     def close(self) -> None:
-        """The engine's answer ended: an event without its blank line at the very end counts too."""
-        if self._tail.strip():
+        """The engine's answer ended: an event that only lacks its blank line counts too."""
+        if _is_whole(self._tail):
             self.held.append(self._take(self._tail))
-            self._tail = b""
+        self._tail = b""
         if not self.done:
             self._hold_usage()
 
@@ -109,9 +111,9 @@ class EventStream:
         self._read_late_usage()
         return self._gauge.report()
 
-    def unmetered(self) -> list[bytes] | None:
-        """The events relayed while no usage was reported; None if they were too many to keep."""
-        return self._unmetered
+    def transcript(self) -> Transcript | None:
+        """What was said while no usage was reported; None once there is one."""
+        return self._transcript
 
     def _take(self, event: bytes) -> bytes:
         """What of an event may leave now."""
@@ -127,8 +129,10 @@ class EventStream:
             event = event.replace(*self._rename, 1)
         if b'"finish_reason":"' in event or b'"finish_reason": "' in event:
             self._note_finish(event)
-        if self._unmetered is not None:
-            self._keep_unmetered(event)
+            if self.failure is not None:
+                return b""
+        if self._transcript is not None:
+            self._keep(event)
         if self.finished:
             self.held.append(event)
             return b""
@@ -147,9 +151,18 @@ class EventStream:
         return True
 
     def _note_finish(self, event: bytes) -> None:
-        for match in _FINISH.finditer(event):
+        reasons = [match[1].decode("ascii", "replace") for match in _FINISH.finditer(event)]
+        if not reasons:
+            return
+        if not BROKEN_FINISHES.isdisjoint(reasons):
+            self.failure = event
+        self.finish_reason = reasons[-1]
+        index = _INDEX.search(event) if len(reasons) == 1 else None
+        if index is None:
+            self._finishes += len(reasons)
+        elif index[1] not in self._finished:  # said twice, a choice has finished once
+            self._finished.add(index[1])
             self._finishes += 1
-            self.finish_reason = match[1].decode("ascii", "replace")
         self.finished = self._finishes >= self._choices
 
     def _metered(self, event: bytes) -> bytes:
@@ -177,7 +190,7 @@ class EventStream:
 
     def _observe_usage(self, raw: bytes, event: bytes) -> None:
         """Note a usage. One that is superseded whole by the next is not even decoded."""
-        if not self._per_choice and raw.count(b"{") == 1 and all(key in raw for key in _BOTH_COUNTS):
+        if not self._per_choice and raw.count(b"{") == 1 and _BOTH_COUNTS.match(raw):
             self._late_usage = raw
         else:
             self._read_late_usage()
@@ -201,13 +214,13 @@ class EventStream:
         elif index := _INDEX.search(event):
             self._gauge.observe(report, choice=int(index[1]))
 
-    def _keep_unmetered(self, event: bytes) -> None:
-        assert self._unmetered is not None
-        self._unmetered_bytes += len(event)
-        if self.report() is not None or self._unmetered_bytes > MAX_UNMETERED_BYTES:
-            self._unmetered = None
+    def _keep(self, event: bytes) -> None:
+        assert self._transcript is not None
+        report = self.report()
+        if report is not None and report.is_full:
+            self._transcript = None
         else:
-            self._unmetered.append(event)
+            self._transcript.add(event)
 
     def _hold_usage(self) -> None:
         """Add the stream's one usage event to what is held, if the client asked for it."""
@@ -233,3 +246,12 @@ class EventStream:
         chunk["choices"] = []
         chunk["usage"] = usage_json(report)
         return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def _is_whole(event: bytes) -> bool:
+    """True for an event that only lacks its blank line; False for one that was cut, or for nothing."""
+    data = event.partition(b"data:")[2].strip()
+    try:
+        return data == b"[DONE]" or msgspec.json.decode(data) is not None
+    except msgspec.DecodeError:
+        return False

@@ -8,6 +8,7 @@ from app.catalog.snapshot import Snapshot
 from app.gateway.access_log import AccessLog
 from app.gateway.metrics import Family, Source, counter, gauge
 from app.gateway.progress import Running
+from app.gateway.tokenizer import TokenCounter
 from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
 from billing.quota.leases import Leases
@@ -26,6 +27,7 @@ def sources_of(
     snapshot: Snapshot,
     access_log: AccessLog,
     running: Running,
+    tokens: TokenCounter,
 ) -> list[Source]:
     """A source of metric families for each room."""
     return [
@@ -33,6 +35,7 @@ def sources_of(
         lambda: _of_quota(leases, borrower),
         lambda: _of_backends(registry),
         lambda: _of_dispatcher(dispatcher),
+        lambda: _of_tokens(tokens),
         lambda: _of_rest(snapshot, access_log, running=running),
     ]
 
@@ -106,6 +109,21 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Iterable[Family]:
         "counter",
         "Requests tried elsewhere, by what caused it.",
         {(("cause", outcome.value),): count for outcome, count in totals.retries.items()},
+    )
+
+
+def _of_tokens(tokens: TokenCounter) -> Iterable[Family]:
+    yield Family(
+        "steelyard_token_counts_total",
+        "counter",
+        "Counts of what an engine left uncounted, by way and result.",
+        {(("way", way), ("result", result)): count for (way, result), count in tokens.counts.items()},
+    )
+    yield Family(
+        "steelyard_tokenizer_loads_total",
+        "counter",
+        "Files of models' own tokenizers that were read, or could not be.",
+        {(("result", result),): count for result, count in tokens.loads.items()},
     )
 
 

@@ -15,17 +15,17 @@ import asyncio
 import logging
 
 from app.core.errors import EngineError, Rejected, SteelyardError, StreamBroken
-from app.gateway.answer import MAX_ANSWER_BYTES, read_answer, rename_members
+from app.gateway.answer import MAX_ANSWER_BYTES, Answer, read_answer, rename_members
 from app.gateway.dialect import PLAIN, Dialect, dialect_of
-from app.gateway.errors import error_event, error_headers, error_json
 from app.gateway.event_stream import EventStream
+from app.gateway.last_word import LastWord
 from app.gateway.model import Admission, Headers, UsageWish
 from app.gateway.outbox import Outbox
 from app.gateway.ports import Dispatch
 from app.gateway.settle import Ending, Settlement
-from app.gateway.tokenizer import Uncounted
-from app.gateway.verdict import JOURNAL_FAILED, engine_refusal, outcome_of, stream_failure, was_untouched
-from billing.journal.model import Reading
+from app.gateway.tokenizer import Uncounted, uncounted_of
+from app.gateway.verdict import engine_refusal, outcome_of, stream_failure, was_untouched
+from billing.journal.model import Reading, Settled
 from billing.metering.convert import Report, convert
 from billing.metering.model import Outcome
 from scheduler.registry.model import BackendSpec
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 MAX_REFUSAL_BYTES = 64 * 1024
 LAST_WORD_S = 2.0
 """How long an engine that has finished is heard out for its usage after the client has left."""
-_JSON = (b"content-type", b"application/json")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -63,8 +62,7 @@ class Relay:
         self._ended = False
         self._paused = False
         self._gone = False
-        self._answer: tuple[int, Headers] | None = None
-        self._last = b""
+        self._last = LastWord(admission.request_id, in_stream=False)
 
     def follow(self, dispatch: Dispatch) -> None:
         """The dispatch that delivers into this relay. Before any of its callbacks."""
@@ -111,7 +109,7 @@ class Relay:
             return
         if self._stream is not None:
             self._end_stream(self._stream)
-        elif self._status >= 400:
+        elif self._status != 200:
             refusal = engine_refusal(self._status, b"".join(self._collected), headers=self._engine_headers)
             self._fail(refusal)
         else:
@@ -119,19 +117,18 @@ class Relay:
 
     def error(self, error: EngineError | Rejected) -> None:
         if not self._ended:
-            self._fail(error)
+            self._break_off(error)
 
     # What the client and the process do.
 
     def gone(self) -> None:
         """The client's connection is lost. What it had seen to its end is complete, whatever came after.
 
-        An engine that has finished generating but not yet told the usage is heard out for a moment:
-        else whoever hangs up just before the last event would pay nothing.
+        An engine that has finished generating is heard out for a moment, for its last word on the usage:
+        else whoever hangs up just before the last event would pay nothing, or too much for what was cached.
         """
         self._gone = True
-        stream = self._stream
-        if not self._ended and stream is not None and stream.finished and stream.report() is None:
+        if not self._ended and self._stream is not None and self._stream.finished:
             self._resume()
             asyncio.get_running_loop().call_later(LAST_WORD_S, self._leave)
         else:
@@ -146,7 +143,7 @@ class Relay:
         """End it for a reason of our own, told to the client."""
         if not self._ended:
             self._cancel()
-            self._fail(error)
+            self._break_off(error)
 
     # How it goes on.
 
@@ -155,8 +152,18 @@ class Relay:
             complete = self._stream is not None and self._stream.finished
             outcome = Outcome.COMPLETED if complete else Outcome.CLIENT_CANCELLED
             self._cancel()
-            self._settle(self._ending(outcome, status=200 if complete else 499, complete=complete))
+            ending = self._ending(
+                outcome, status=200 if complete else 499, complete=complete, uncounted=self._uncounted()
+            )
+            self._settle(ending)
         self.outbox.drop()
+
+    def _break_off(self, error: SteelyardError) -> None:
+        """End it with an error, unless all was said before: then the answer is whole."""
+        if self._stream is not None and self._stream.finished:
+            self._end_stream(self._stream)
+        else:
+            self._fail(error)
 
     def _start_stream(self, backend: BackendSpec) -> None:
         ask = self._admission.ask
@@ -185,7 +192,7 @@ class Relay:
 
     def _collect(self, data: bytes) -> None:
         self._collected_bytes += len(data)
-        if self._status >= 400:
+        if self._status != 200:
             if self._collected_bytes <= MAX_REFUSAL_BYTES:
                 self._collected.append(data)
         elif self._collected_bytes > MAX_ANSWER_BYTES:
@@ -197,62 +204,82 @@ class Relay:
     def _end_stream(self, stream: EventStream) -> None:
         stream.close()
         if stream.failure is not None:
-            if self._dispatch is not None:
-                self._dispatch.broke_inside()
+            self._broke_inside()
             self._fail(stream_failure(stream.failure))
         elif not stream.done and not stream.finished:
             self._fail(StreamBroken("The engine's answer ended before its end."))
         else:
-            self._last = b"".join(stream.held)
-            self._complete(stream.report(), stream.finish_reason)
+            last = LastWord(self._admission.request_id, in_stream=True, body=b"".join(stream.held))
+            self._complete(last, report=stream.report(), finish_reason=stream.finish_reason)
 
     def _end_whole(self, body: bytes) -> None:
-        ask = self._admission.ask
-        usage_holds = self._dialect.totals or ask.choices * ask.prompts == 1
-        answer = read_answer(body, usage_holds=usage_holds)
+        answer = read_answer(body)
         if answer is None:
             self._fail(StreamBroken("The engine's answer can't be read."))
             return
+        if answer.is_broken:
+            self._broke_inside()
+            self._fail(StreamBroken("The engine failed while it answered."), answer=answer)
+            return
         assert self._backend is not None
-        rename = rename_members(self._backend.served_model, ask.model)
-        self._last = body.replace(*rename, 1) if rename else body
-        self._answer = (self._status, [_JSON])
-        self._complete(answer.report, answer.finish_reason, texts=answer.texts)
+        rename = rename_members(self._backend.served_model, self._admission.ask.model)
+        last = LastWord(
+            self._admission.request_id,
+            in_stream=False,
+            body=body.replace(*rename, 1) if rename else body,
+            usage_holds=self._usage_holds,
+        )
+        report = answer.report if self._usage_holds else None
+        self._complete(last, report=report, finish_reason=answer.finish_reason, answer=answer)
+
+    @property
+    def _usage_holds(self) -> bool:
+        """True if the usage in a whole answer is that of all its choices."""
+        ask = self._admission.ask
+        return self._dialect.totals or ask.choices * ask.prompts == 1
+
+    def _broke_inside(self) -> None:
+        if self._dispatch is not None:
+            self._dispatch.broke_inside()
 
     def _complete(
-        self, report: Report | None, finish_reason: str | None, *, texts: tuple[str, ...] = ()
+        self,
+        last: LastWord,
+        *,
+        report: Report | None,
+        finish_reason: str | None,
+        answer: Answer | None = None,
     ) -> None:
         if self._dispatch is not None and report is not None and report.prompt is not None:
             self._dispatch.finished(report.prompt, report.completion or 0)
-        self._bytes_relayed += len(self._last)
-        self._settle(
-            self._ending(
-                Outcome.COMPLETED,
-                status=self._status,
-                complete=True,
-                report=report,
-                finish_reason=finish_reason,
-                texts=texts,
-            )
+        self._last = last
+        self._bytes_relayed += len(last.body)
+        ending = self._ending(
+            Outcome.COMPLETED,
+            status=self._status,
+            complete=True,
+            report=report,
+            finish_reason=finish_reason,
+            uncounted=self._uncounted(answer),
         )
+        self._settle(ending)
 
-    def _fail(self, error: SteelyardError) -> None:
+    def _fail(self, error: SteelyardError, *, answer: Answer | None = None) -> None:
         """End with an error: as an event if the stream has begun, else as an answer of its own."""
-        request_id = self._admission.request_id
-        if self._stream is not None:
-            report = self._stream.report() if self._admission.ask.usage_wish is not UsageWish.NONE else None
-            self._last = error_event(error, request_id, report=report)
-        else:
-            self._last = error_json(error, request_id)
-            self._answer = (error.status, [_JSON, *error_headers(error)])
-        self._settle(
-            self._ending(
-                outcome_of(error),
-                status=200 if self._stream is not None else error.status,
-                error_code=error.code,
-                untouched=was_untouched(error, self._dispatch),
-            )
+        stream, outcome = self._stream, outcome_of(error)
+        shown = stream.report() if stream and self._admission.ask.usage_wish is not UsageWish.NONE else None
+        self._last = LastWord(
+            self._admission.request_id, in_stream=stream is not None, error=error, report=shown
         )
+        ending = self._ending(
+            outcome,
+            status=200 if stream is not None else error.status,
+            error_code=error.code,
+            untouched=was_untouched(error, self._dispatch),
+            report=answer.report if answer is not None else None,
+            uncounted=self._uncounted(answer, engine_lives=outcome is not Outcome.ENGINE_FAILED),
+        )
+        self._settle(ending)
 
     def _ending(
         self,
@@ -264,7 +291,7 @@ class Relay:
         report: Report | None = None,
         error_code: str | None = None,
         finish_reason: str | None = None,
-        texts: tuple[str, ...] = (),
+        uncounted: Uncounted | None = None,
     ) -> Ending:
         stream, backend = self._stream, self._backend
         return Ending(
@@ -279,17 +306,17 @@ class Relay:
             finish_reason=stream.finish_reason if stream is not None else finish_reason,
             ttft_ms=self._ttft_ms,
             bytes_relayed=self._bytes_relayed,
-            uncounted=None if outcome is Outcome.ENGINE_FAILED else self._uncounted(texts),
+            uncounted=uncounted,
         )
 
-    def _uncounted(self, texts: tuple[str, ...]) -> Uncounted | None:
-        """What a tokenizer may count: only where something was delivered and an engine can count."""
-        if self._backend is None or self._dialect.tokenize is None:
+    def _uncounted(self, answer: Answer | None = None, *, engine_lives: bool = True) -> Uncounted | None:
+        """What a tokenizer may count: only where something was delivered and somebody can count."""
+        backend, said = self._backend, self._stream or answer
+        if backend is None or said is None:
             return None
-        events = self._stream.unmetered() if self._stream is not None else None
-        if not events and not texts:
+        if not self._settlement.can_count(self._dialect, engine_lives=engine_lives):
             return None
-        return Uncounted(self._backend, self._dialect, tuple(events or ()), texts)
+        return uncounted_of(said, backend, ask=self._admission.ask, engine_lives=engine_lives)
 
     def _settle(self, ending: Ending) -> None:
         self._ended = True
@@ -298,22 +325,17 @@ class Relay:
         attempts = self._dispatch.attempts if self._dispatch is not None else ()
         self._settlement.settle(ending, attempts=attempts, on_durable=self._durable)
 
-    def _durable(self, is_durable: bool) -> None:  # noqa: FBT001 - the journal's callback
-        """The settlement is on the disk, or can't be: only now the last bytes leave."""
+    def _durable(self, settled: Settled | None) -> None:
+        """The settlement is on the disk, or (None) can't be: only now the last bytes leave."""
         if self._gone:
             self.outbox.drop()
             return
-        last, answer = self._last, self._answer
-        if not is_durable:
-            request_id = self._admission.request_id
-            last = error_event(JOURNAL_FAILED, request_id)
-            if self._stream is None:
-                last = error_json(JOURNAL_FAILED, request_id)
-                answer = (JOURNAL_FAILED.status, [_JSON, *error_headers(JOURNAL_FAILED)])
-        if answer is not None:
-            status, headers = answer
-            self.outbox.start(status, [*headers, (b"content-length", b"%d" % len(last)), self._id_header()])
-        self.outbox.finish(last)
+        told = self._last.told(settled)
+        if told.answer is not None:
+            status, headers = told.answer
+            length = (b"content-length", b"%d" % len(told.body))
+            self.outbox.start(status, [*headers, length, self._id_header()])
+        self.outbox.finish(told.body)
 
     def _id_header(self) -> tuple[bytes, bytes]:
         return (b"x-request-id", self._admission.request_id.encode())

@@ -16,7 +16,7 @@ from app.gateway.dialect import Dialect
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.model import Admission
 from app.gateway.ports import Journal, Leases
-from app.gateway.tokenizer import TokenCounter, Uncounted
+from app.gateway.tokenizer import Counted, TokenCounter, Uncounted
 from billing.journal.model import Settled, Used
 from billing.metering.convert import Report
 from billing.metering.model import Outcome, Usage, UsageSource
@@ -27,7 +27,8 @@ from scheduler.model import Attempt, AttemptOutcome
 
 log = logging.getLogger(__name__)
 
-OnDurable = Callable[[bool], None]
+OnDurable = Callable[[Settled | None], None]
+"""Called with the record that is on the disk, or None if it could not get there."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -85,9 +86,7 @@ class SettleDesk:
             try:
                 counted = await self.counter.count(settlement.admission, uncounted)
                 if counted is not None:
-                    weighed = weigh_counted(
-                        input_tokens=counted.input, output_tokens=counted.output, bound=settlement.bound
-                    )
+                    weighed = settlement.counted(counted)
             finally:
                 settlement.record(ending, weighed)
 
@@ -123,7 +122,7 @@ class Settlement:
         return round((self._desk.clock.monotonic() - self._started) * 1000)
 
     def settle(self, ending: Ending, *, attempts: Sequence[Attempt], on_durable: OnDurable) -> None:
-        """End the request. `on_durable` is called once, later, with whether the record is on the disk."""
+        """End the request. `on_durable` is called once, later."""
         if self.settled:
             self._desk.metrics.invariant("settled_twice")
             return
@@ -147,10 +146,24 @@ class Settlement:
             bound=self.bound,
         )
 
+    def can_count(self, dialect: Dialect, *, engine_lives: bool) -> bool:
+        """True if a tokenizer could count what the engine does not report."""
+        return self._desk.counter.can_count(self.admission, dialect, engine_lives=engine_lives)
+
+    def counted(self, counted: Counted) -> Weighed:
+        """The usage that a tokenizer counted."""
+        weighed = weigh_counted(
+            input_tokens=counted.input,
+            output_tokens=counted.output,
+            cached=counted.cached,
+            bound=self.bound,
+        )
+        return weighed._replace(flags=weighed.flags + counted.flags)
+
     def record(self, ending: Ending, weighed: Weighed) -> None:
         """Free the hold and write the record."""
         desk, admission = self._desk, self.admission
-        charged = billed(ending.outcome, weighed.source, weighed.usage)
+        charged = billed(ending.outcome, weighed.source, weighed.usage, bound=self.bound)
         cost_picos = cost(charged, admission.record.rates)
         release = desk.leases.settle(
             admission.hold, {held.allowance_id: cost_picos for held in admission.record.holds}
@@ -184,7 +197,7 @@ class Settlement:
                 desk.metrics.settlements_not_durable += 1
             assert self._on_durable is not None
             on_durable, self._on_durable = self._on_durable, None  # a cycle with the relay ends here
-            on_durable(is_durable)
+            on_durable(settled if is_durable else None)
 
         desk.journal.settle(settled, durable)
         desk.metrics.settled(admission, settled)

@@ -1,162 +1,172 @@
-"""Counts tokens at the engine's own tokenizer, for answers that were cut and whose engine reports nothing.
+"""Counts what an engine left uncounted: by the engine's own tokenizer, else by the model's own file.
 
-Rare, so plain: a request or two to `/tokenize`, bounded in time. Whatever goes wrong means "not counted".
+For answers whose engine reports no usage: cut before it could, or not at all. Whatever goes wrong means
+"not counted", and then the usage is unknown. The engine knows the template; a file does not, so there the
+input is that of the texts alone: a lower bound, flagged `template_not_counted`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import msgspec
-
-from app.core.errors import EngineError
-from app.gateway.answer import Spoken, text_of
-from app.gateway.dialect import Dialect
-from app.gateway.model import Admission, Ask, Endpoint
+from app.gateway.answer import Answer
+from app.gateway.dialect import Dialect, dialect_of
+from app.gateway.engine_tokenizer import EngineTokenizer, NotCounted
+from app.gateway.event_stream import EventStream
+from app.gateway.model import Admission, Ask
+from app.gateway.prompt import Prompt, read_prompt
+from app.gateway.spoken import Said
+from app.gateway.tokenizer_files import TokenizerFiles
+from billing.metering.convert import Report
 from scheduler.ports import EngineClient
 from scheduler.registry.model import BackendSpec
-from scheduler.transport.model import Deadlines, EngineRequest, parse_target
 
-_SHAPE_PROMPT = ("tools", "chat_template_kwargs")
-"""Members besides the messages that chat templates put into the prompt."""
-MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_AT_ONCE = 32
+"""Counts that run at the same time; more wait, within their own time."""
 
 
 class Uncounted(NamedTuple):
-    """What was delivered and not counted: a stream's events, or the texts of a whole answer."""
+    """What was delivered and not counted.
+
+    said: by each choice.   told: what the engine did report: the prompt, and the first choice's output.
+    engine_lives: it can be asked.
+    """
 
     backend: BackendSpec
     dialect: Dialect
-    events: tuple[bytes, ...] = ()
-    texts: tuple[str, ...] = ()
+    said: tuple[Said, ...]
+    told: Report = Report()
+    engine_lives: bool = True
 
 
 class Counted(NamedTuple):
-    """Tokens of the prompt and of what was delivered."""
+    """Tokens of the prompt and of what was delivered.   cached: of the prompt, if the engine told it."""
 
     input: int
     output: int
+    cached: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+def uncounted_of(
+    source: EventStream | Answer, backend: BackendSpec, *, ask: Ask, engine_lives: bool
+) -> Uncounted | None:
+    """What a stream or a whole answer said and did not count; None if it did, or said nothing."""
+    dialect = dialect_of(backend.engine)
+    is_one = ask.choices * ask.prompts == 1
+    if isinstance(source, EventStream):
+        transcript, report = source.transcript(), source.report() or Report()
+        if transcript is None or transcript.too_long:
+            return None
+        said = transcript.said()
+    else:
+        report = source.report or Report()
+        if report.is_full and (is_one or dialect.totals):
+            return None
+        said = source.said()
+    if not said:
+        return None
+    holds_prompt = ask.prompts == 1 or dialect.totals
+    told = Report(
+        prompt=report.prompt if holds_prompt else None,
+        completion=report.completion if is_one or not dialect.totals else None,
+        cached=report.cached if holds_prompt else None,
+    )
+    return Uncounted(backend, dialect, said, told, engine_lives)
 
 
 class TokenCounter:
-    """Asks engines to count.   timeout_s: for all of one count together."""
+    """Counts at engines and by files.   timeout_s: for all of one way of a count together.
 
-    def __init__(self, client: EngineClient, *, timeout_s: float = 2.0) -> None:
+    counts: how they came out, by way (`engine`, `file`) and result (`counted`, or why not).
+    """
+
+    def __init__(
+        self, client: EngineClient, *, files: TokenizerFiles | None = None, timeout_s: float = 2.0
+    ) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._files = files
         self._client = client
         self._timeout_s = timeout_s
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
+
+    @property
+    def loads(self) -> Mapping[str, int]:
+        """How many tokenizer files were read (`loaded`), and how often one could not be (`failed`)."""
+        return self._files.loads if self._files is not None else {}
+
+    def close(self) -> None:
+        """Count no more."""
+        if self._files is not None:
+            self._files.close()
+
+    def can_count(self, admission: Admission, dialect: Dialect, *, engine_lives: bool) -> bool:
+        """True if there is a way to count for this request."""
+        by_file = self._files is not None and admission.model.tokenizer is not None
+        return by_file or (engine_lives and dialect.tokenize is not None)
 
     async def count(self, admission: Admission, uncounted: Uncounted) -> Counted | None:
-        """The tokens of the request and of what was delivered, or None if the engine doesn't tell."""
-        texts = uncounted.texts or texts_of(uncounted.events)
+        """The tokens of the request and of what was delivered, or None if nobody can tell."""
         try:
-            async with asyncio.timeout(self._timeout_s):
-                spoken = [await self._count_text(uncounted, text) for text in texts if text]
-                prompt = await self._count_prompt(uncounted, admission.ask)
-        except (EngineError, TimeoutError, ValueError, KeyError, msgspec.MsgspecError):
+            prompt = read_prompt(admission.ask)
+        except (ValueError, KeyError, RecursionError):
+            self.counts["body", "unreadable"] += 1
             return None
-        return Counted(prompt, sum(spoken))
+        if uncounted.engine_lives and uncounted.dialect.tokenize is not None:
+            counted = await self._try("engine", prompt, admission=admission, uncounted=uncounted)
+            if counted is not None:
+                return counted
+        if self._files is not None and admission.model.tokenizer is not None:
+            return await self._try("file", prompt, admission=admission, uncounted=uncounted)
+        return None
 
-    async def _count_text(self, uncounted: Uncounted, text: str) -> int:
-        if uncounted.dialect.tokenize == "llama":
-            return len((await self._post(uncounted.backend, "/tokenize", asked={"content": text}))["tokens"])
-        if uncounted.dialect.tokenize == "vllm":
-            asked = {"model": uncounted.backend.served_model, "prompt": text, "add_special_tokens": False}
-            return int((await self._post(uncounted.backend, "/tokenize", asked=asked))["count"])
-        raise ValueError("this engine has no tokenizer to ask")
-
-    async def _count_prompt(self, uncounted: Uncounted, ask: Ask) -> int:
-        body: dict[str, Any] = msgspec.json.decode(ask.body)
-        if ask.endpoint is Endpoint.COMPLETIONS:
-            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
-            if isinstance(prompts[0], int):
-                return len(prompts)
-            counts = [
-                len(prompt) if isinstance(prompt, list) else await self._count_text(uncounted, prompt)
-                for prompt in prompts
-            ]
-            return sum(counts)
-        asked = {"messages": body["messages"]}
-        asked.update((member, body[member]) for member in _SHAPE_PROMPT if body.get(member) is not None)
-        if uncounted.dialect.tokenize == "llama":
-            applied = await self._post(uncounted.backend, "/apply-template", asked=asked)
-            return await self._count_text(uncounted, applied["prompt"])
-        asked["model"] = uncounted.backend.served_model
-        return int((await self._post(uncounted.backend, "/tokenize", asked=asked))["count"])
-
-    async def _post(self, backend: BackendSpec, path: str, *, asked: dict[str, Any]) -> dict[str, Any]:
-        answer = _Collected(asyncio.get_running_loop().create_future())
-        request = EngineRequest(
-            "POST", path, ((b"content-type", b"application/json"),), msgspec.json.encode(asked)
-        )
-        every = self._timeout_s
-        exchange = self._client.send(
-            parse_target(backend.base_url),
-            request,
-            deadlines=Deadlines(connect_s=every, first_byte_s=every, idle_s=every, total_s=every),
-            sink=answer,
-        )
+    async def _try(
+        self, way: str, prompt: Prompt, *, admission: Admission, uncounted: Uncounted
+    ) -> Counted | None:
         try:
-            decoded: dict[str, Any] = msgspec.json.decode(await answer.body, type=dict[str, Any])
-            return decoded
-        finally:
-            exchange.cancel()
-
-
-class _Collected:
-    """A sink that keeps a small answer whole."""
-
-    def __init__(self, body: asyncio.Future[bytes]) -> None:
-        self.body = body
-        self._status = 0
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._status = status
-
-    def piece(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size <= MAX_ANSWER_BYTES:
-            self._pieces.append(data)
-
-    def end(self) -> None:
-        if self.body.done():
-            return
-        if self._status == 200 and self._size <= MAX_ANSWER_BYTES:
-            self.body.set_result(b"".join(self._pieces))
+            async with asyncio.timeout(self._timeout_s), self._slots:
+                if way == "engine":
+                    counted = await self._by_engine(prompt, uncounted)
+                else:
+                    counted = await self._by_file(prompt, uncounted, path=admission.model.tokenizer or "")
+        except TimeoutError:
+            self.counts[way, "timed_out"] += 1
+        except NotCounted as why:
+            self.counts[way, str(why)] += 1
         else:
-            self.body.set_exception(ValueError("the engine did not count"))
+            self.counts[way, "counted"] += 1
+            return counted
+        return None
 
-    def error(self, error: EngineError) -> None:
-        if not self.body.done():
-            self.body.set_exception(error)
+    async def _by_engine(self, prompt: Prompt, uncounted: Uncounted) -> Counted:
+        assert uncounted.dialect.tokenize is not None
+        engine = EngineTokenizer(
+            self._client, uncounted.backend, way=uncounted.dialect.tokenize, timeout_s=self._timeout_s
+        )
+        spoken = [await engine.count_text(said.text) if said.text else 0 for said in uncounted.said]
+        told = uncounted.told.prompt
+        given, flags = (told, ()) if told is not None else await engine.count_prompt(prompt)
+        return _counted(uncounted, given, spoken=spoken, flags=flags)
+
+    async def _by_file(self, prompt: Prompt, uncounted: Uncounted, *, path: str) -> Counted:
+        assert self._files is not None
+        told = uncounted.told.prompt
+        texts = [said.text for said in uncounted.said]
+        counts = await self._files.count(path, [*texts, *(prompt.texts if told is None else ())])
+        spoken, given = counts[: len(texts)], counts[len(texts) :]
+        if told is not None:
+            return _counted(uncounted, told, spoken=spoken, flags=())
+        flags = ("template_not_counted",) if prompt.messages is not None else ()
+        return _counted(uncounted, sum(given) + prompt.tokens, spoken=spoken, flags=flags)
 
 
-class _ChunkChoice(msgspec.Struct):
-    index: int = 0
-    text: str | None = None
-    delta: Spoken | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_ChunkChoice] = []
-
-
-_chunk = msgspec.json.Decoder(_Chunk).decode
-
-
-def texts_of(events: tuple[bytes, ...]) -> tuple[str, ...]:
-    """The text that each choice said in these events, by index. What can't be read adds nothing."""
-    said: dict[int, list[str]] = {}
-    for event in events:
-        _, marker, data = event.partition(b"data:")
-        if not marker:
-            continue
-        try:
-            chunk = _chunk(data.strip())
-        except msgspec.MsgspecError:
-            continue
-        for choice in chunk.choices:
-            said.setdefault(choice.index, []).append((choice.text or "") + text_of(choice.delta))
-    return tuple("".join(said[index]) for index in sorted(said))
+def _counted(uncounted: Uncounted, given: int, *, spoken: list[int], flags: tuple[str, ...]) -> Counted:
+    """The sum over all choices; of each the most that text, `logprobs` and the engine tell."""
+    outputs = [max(count, said.tokens) for count, said in zip(spoken, uncounted.said, strict=True)]
+    told = uncounted.told
+    if told.completion is not None:
+        outputs[:1] = [told.completion]
+    return Counted(given, sum(outputs), told.cached if told.prompt is not None else None, flags)

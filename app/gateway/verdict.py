@@ -77,8 +77,9 @@ def was_untouched(error: SteelyardError, dispatch: Dispatch | None) -> bool:
     """True if no engine can have worked on the request: its usage is a known zero."""
     if isinstance(error, (EngineRefused, ConnectFailed)) or dispatch is None or not dispatch.attempts:
         return True
-    if error.facts.get("engine_status") in _OVERLOADED:
-        return True
+    status = error.facts.get("engine_status")
+    if isinstance(status, int) and (300 <= status < 500 or status in _OVERLOADED):
+        return True  # it refused, or sent elsewhere, before any work
     return all(attempt.outcome in _NEVER_WORKED for attempt in dispatch.attempts)
 
 

@@ -37,14 +37,27 @@ def output_bound(max_tokens: int, *, choices: int) -> int:
     return max_tokens * choices
 
 
-def capped(usage: Usage, *, input_tokens: int, output_tokens: int) -> tuple[Usage, tuple[str, ...]]:
-    """An estimate within its bounds, and flags that tell where it was cut. Not for engines' own numbers."""
+def within(usage: Usage, bound: Usage) -> Usage:
+    """The part of a usage that lies within what a request can consume.
+
+    bound: `input` of all input, `output`. Of too much input the dearest is left out first: what is fresh.
+    """
+    over = usage.total - usage.output - bound.input
+    if over <= 0 and usage.output <= bound.output:
+        return usage
+    fresh, written, cached = usage.input, usage.input_cache_write, usage.input_cached
+    over = max(over, 0)
+    fresh, over = max(0, fresh - over), max(0, over - fresh)
+    written, over = max(0, written - over), max(0, over - written)
+    output = min(usage.output, bound.output)
+    return Usage(fresh, max(0, cached - over), written, output, min(usage.reasoning, output))
+
+
+def capped(usage: Usage, bound: Usage) -> tuple[Usage, tuple[str, ...]]:
+    """An estimate within its bound, and flags that tell where it was cut. Not for engines' own numbers."""
     flags = ["estimated"]
-    fresh, output = usage.input, usage.output
-    if fresh > input_tokens:
-        fresh = input_tokens
+    if usage.total - usage.output > bound.input:
         flags.append("input_capped")
-    if output > output_tokens:
-        output = output_tokens
+    if usage.output > bound.output:
         flags.append("output_capped")
-    return Usage(input=fresh, output=output), tuple(flags)
+    return within(usage, bound), tuple(flags)

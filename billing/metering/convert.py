@@ -19,13 +19,22 @@ class Convention(StrEnum):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Token counts as an engine states them; None means that it did not say."""
+    """Token counts as an engine states them; None means that it did not say.
+
+    malformed: it also stated something that is no count: below zero, a fraction, a word.
+    """
 
     prompt: int | None = None
     completion: int | None = None
     cached: int | None = None
     cache_write: int | None = None
     reasoning: int | None = None
+    malformed: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """True if it tells both input and output."""
+        return self.prompt is not None and self.completion is not None
 
     def updated(self, later: Report) -> Report:
         """This report with every field that a later one states: the last value wins, nothing is added."""
@@ -35,6 +44,7 @@ class Report(msgspec.Struct, frozen=True):
             cached=self.cached if later.cached is None else later.cached,
             cache_write=self.cache_write if later.cache_write is None else later.cache_write,
             reasoning=self.reasoning if later.reasoning is None else later.reasoning,
+            malformed=self.malformed or later.malformed,
         )
 
 
@@ -55,7 +65,7 @@ def convert(report: Report, *, convention: Convention) -> Converted | None:
     prompt, completion = _stated(report.prompt), _stated(report.completion)
     if prompt is None or completion is None:
         return None
-    flags: list[str] = []
+    flags: list[str] = ["usage_malformed"] if report.malformed else []
     cached, write = _stated(report.cached), _stated(report.cache_write) or 0
     if cached is None:
         flags.append("cached_unknown")

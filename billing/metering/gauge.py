@@ -51,13 +51,20 @@ class Gauge:
             prompt=_sum(report.prompt for report in prompts.values()),
             completion=_sum(report.completion for report in self._by_choice.values()),
             cached=_sum(report.cached for report in prompts.values()),
+            cache_write=_sum(report.cache_write for report in prompts.values()),
+            reasoning=_sum(report.reasoning for report in self._by_choice.values()),
+            malformed=any(report.malformed for report in self._by_choice.values()),
         )
 
 
 def _larger(one: Report | None, other: Report) -> Report:
     if one is None:
         return other
-    return Report(prompt=_max(one.prompt, other.prompt), cached=_max(one.cached, other.cached))
+    return Report(
+        prompt=_max(one.prompt, other.prompt),
+        cached=_max(one.cached, other.cached),
+        cache_write=_max(one.cache_write, other.cache_write),
+    )
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

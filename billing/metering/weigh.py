@@ -26,11 +26,12 @@ def weigh(report: Report | None, *, convention: Convention, complete: bool, boun
     """What an engine's report says.
 
     complete: the answer came to its end, so the report is the last word.   bound: input and output at most.
-    Without a report, or with half of one, the usage is unknown, and what is known of it is kept.
+    Without a report, or with half of one, the usage is unknown; a half that is told narrows its bound.
     """
     converted = None if report is None else convert(report, convention=convention)
     if converted is None:
-        return Weighed(NOTHING, UsageSource.UNKNOWN, bound)
+        half = report if convention is Convention.INCLUDES_CACHE else None
+        return Weighed(NOTHING, UsageSource.UNKNOWN, _narrowed(bound, half), _marks(report))
     usage, flags = converted
     if usage.input + usage.input_cached + usage.input_cache_write > bound.input:
         flags += ("input_above_bound",)
@@ -39,9 +40,27 @@ def weigh(report: Report | None, *, convention: Convention, complete: bool, boun
     return Weighed(usage, UsageSource.ENGINE if complete else UsageSource.ENGINE_PARTIAL, None, flags)
 
 
-def weigh_counted(*, input_tokens: int, output_tokens: int, bound: Usage) -> Weighed:
-    """What a tokenizer counted: an estimate, never above the bound."""
-    usage, flags = capped(
-        Usage(input=input_tokens, output=output_tokens), input_tokens=bound.input, output_tokens=bound.output
+def weigh_counted(
+    *, input_tokens: int, output_tokens: int, bound: Usage, cached: int | None = None
+) -> Weighed:
+    """What a tokenizer counted: an estimate, never above the bound.
+
+    cached: the part of the input that the engine told it had found in its cache.
+    """
+    found = min(cached or 0, input_tokens)
+    usage, flags = capped(Usage(input_tokens - found, found, 0, output_tokens), bound)
+    if cached is None:
+        flags += ("cached_unknown",)
+    return Weighed(usage, UsageSource.TOKENIZER, None, flags)
+
+
+def _narrowed(bound: Usage, report: Report | None) -> Usage:
+    prompt, completion = (report.prompt, report.completion) if report is not None else (None, None)
+    return Usage(
+        input=bound.input if prompt is None else min(prompt, bound.input),
+        output=bound.output if completion is None else min(completion, bound.output),
     )
-    return Weighed(usage, UsageSource.TOKENIZER, None, (*flags, "cached_unknown"))
+
+
+def _marks(report: Report | None) -> tuple[str, ...]:
+    return ("usage_malformed",) if report is not None and report.malformed else ()

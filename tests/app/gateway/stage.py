@@ -20,6 +20,7 @@ from app.gateway.model import Admission, Endpoint, Principal
 from app.gateway.relay import Relay
 from app.gateway.settle import SettleDesk
 from app.gateway.tokenizer import TokenCounter
+from app.gateway.tokenizer_files import TokenizerFiles
 from billing.journal.model import Admitted, Held, Record, Settled
 from billing.quota.leases import Leases
 from billing.quota.model import Need
@@ -121,19 +122,19 @@ def stage(
     streamed: bool = True,
     backend: BackendSpec = BACKEND,
     client: EngineClient | None = None,
+    tokenizer: str | None = None,
+    endpoint: Endpoint = Endpoint.CHAT,
     **asked: Any,
 ) -> Stage:
     """An admitted request: 200 of 1000 picos held, at most 100 tokens of input and 50 of output."""
     clock, journal, leases = ManualClock(), FakeJournal(), Leases()
     lease = leases.lease(WALLET)
     lease.granted = lease.free = 1000
-    members: dict[str, Any] = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "one two"}],
-        "stream": streamed,
-        **asked,
-    }
-    ask = parse(msgspec.json.encode(members), Endpoint.CHAT)
+    given = {"messages": [{"role": "user", "content": "one two"}]}
+    if endpoint is Endpoint.COMPLETIONS:
+        given = {"prompt": "one two"}
+    members: dict[str, Any] = {"model": "m", **given, "stream": streamed, **asked}
+    ask = parse(msgspec.json.encode(members), endpoint)
     key = Key(ids.key_id(), ids.tenant_id(), ids.project_id(), b"", frozenset(), None, None, None)
     record = Admitted(
         request_id=ids.request_id(),
@@ -144,7 +145,7 @@ def stage(
         model_id=ModelId("mdl_1"),
         model_name="m",
         deployment_id=BACKEND.deployment_id,
-        endpoint=Endpoint.CHAT.value,
+        endpoint=endpoint.value,
         streamed=streamed,
         currency="USD",
         price_version_id=PriceVersionId("pbv_1"),
@@ -155,13 +156,13 @@ def stage(
     )
     hold = leases.admit((Need(WALLET, 200),))
     assert hold is not None
-    model = Model(record.model_id, "m", 4096, 1024, 64, 0, record.deployment_id)
+    model = Model(record.model_id, "m", 4096, 1024, 64, 0, record.deployment_id, tokenizer)
     principal = Principal(key, Tenant(key.tenant_id, "active", "USD", None, WALLET))
     desk = SettleDesk(
         journal=journal,
         leases=leases,
         clock=clock,
-        counter=TokenCounter(client or EngineClient(), timeout_s=1.0),
+        counter=TokenCounter(client or EngineClient(), files=TokenizerFiles(clock=clock), timeout_s=5.0),
         metrics=GatewayMetrics(),
         access_log=AccessLog(lambda _: None, clock=clock),
     )

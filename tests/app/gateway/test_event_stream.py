@@ -14,6 +14,7 @@ from app.gateway.dialect import VLLM as VLLM_DIALECT
 from app.gateway.dialect import Dialect, dialect_of
 from app.gateway.event_stream import MAX_EVENT_BYTES, EventStream
 from app.gateway.model import UsageWish
+from app.gateway.spoken import Said
 from billing.metering.convert import Report
 from tests.app.gateway.captures import LLAMA, VLLM, body
 
@@ -242,13 +243,17 @@ def test_an_event_without_end_is_a_failure_and_not_a_leak() -> None:
     assert stream.failure is not None
 
 
-def test_delivered_events_are_kept_only_while_no_usage_is_known() -> None:
+def test_what_is_said_is_kept_only_while_no_usage_is_known() -> None:
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
     stream = _stream(VLLM_DIALECT)
     stream.feed(event * 3)
-    assert stream.unmetered() == [event] * 3
+    transcript = stream.transcript()
+    assert transcript is not None
+    assert transcript.said() == (Said("aaa"),)
+    stream.feed(b'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":1}}\n\n')
+    assert stream.transcript() is transcript
     stream.feed(b'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":1,"completion_tokens":4}}\n\n')
-    assert stream.unmetered() is None
+    assert stream.transcript() is None
 
 
 def test_usage_said_twice_counts_once() -> None:

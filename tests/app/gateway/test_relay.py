@@ -104,6 +104,7 @@ async def test_a_client_that_leaves_once_all_is_said_has_a_complete_answer() -> 
     on.relay.head(200, SSE, backend=BACKEND)
     on.relay.piece(_STREAM[: _STREAM.index(b'"choices":[],')])
     on.relay.gone()
+    on.relay.end()
     (settled,) = on.journal.settled
     assert settled.outcome is Outcome.COMPLETED
     assert settled.usage.output == 8
@@ -230,7 +231,7 @@ async def test_any_order_of_events_ends_in_exactly_one_settlement(events: list[s
     data = _STREAM if streamed else body(VLLM, "chat")
     at = 0
     headed = over = False
-    for event in [*events, "gone"]:
+    for event in [*events, "gone", "abort"]:  # an engine that has finished is heard out when the client goes
         if event in ("piece", "rest") and not over:
             if not headed:
                 on.relay.head(200, SSE if streamed else JSON, backend=BACKEND)
