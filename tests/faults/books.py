@@ -30,7 +30,7 @@ _ROLLUPS = """
 _KEY = "bucket || ' ' || key_id || ' ' || usage_source"
 _BALANCES = """
     FROM (SELECT w.id, w.credit_limit, a.limit_amount - w.credit_limit - a.spent AS allowance,
-        coalesce((SELECT sum(amount) FROM wallet_grant g WHERE g.wallet_id = w.id), 0) AS granted,
+        coalesce((SELECT sum(amount) FROM wallet_move m WHERE m.wallet_id = w.id), 0) AS granted,
         coalesce((SELECT sum(cost) FROM usage_event u WHERE u.tenant_id = w.tenant_id), 0) AS cost,
         coalesce((SELECT sum(e.amount) FROM ledger_entry e JOIN ledger_account c ON c.id = e.account_id
           WHERE c.tenant_id = w.tenant_id AND c.kind = 'wallet'), 0) AS ledger
@@ -107,7 +107,7 @@ QUERIES = (
     ),
     (
         Wrong.MISMATCHED_PICOS,
-        "a wallet's balance is told in different ways (grants - costs, ledger, allowance)",
+        "a wallet's balance is told in different ways (moves - costs, ledger, allowance)",
         f"""SELECT id, format('%s, %s, %s', granted - cost, ledger, allowance) {_BALANCES}
             WHERE granted - cost <> ledger OR ledger <> allowance""",
     ),

@@ -1,0 +1,237 @@
+"""The mutants: each breaks one rule by which every token counts once.
+
+A patch names the shortest text that carries the rule, so that it survives changes around it; a test says
+when one no longer fits.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.patch import Mutant, Patch
+
+_SPLIT = """await self._connection.exec_driver_sql("COMMIT")
+        await self._connection.exec_driver_sql("BEGIN")
+        """
+_JOURNAL_TESTS = "tests/billing/journal/"
+
+ALL = (
+    Mutant(
+        "settles_twice",
+        "a request has two settlements, which differ",
+        (
+            Patch(
+                "app.gateway.settle",
+                "        desk.journal.settle(settled, durable)\n",
+                "        desk.journal.settle(settled, durable)\n"
+                "        desk.journal.append(msgspec.structs.replace(settled, at_ms=settled.at_ms + 1))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "ends_before_it_is_durable",
+        "the last bytes leave before the settlement is on the disk",
+        (
+            Patch(
+                "app.gateway.relay",
+                "self._settlement.settle(ending, attempts=attempts, on_durable=self._durable)",
+                "self._settlement.settle(ending, attempts=attempts, on_durable=lambda _: None)\n"
+                "        self._durable(True)",
+            ),
+        ),
+    ),
+    Mutant(
+        "never_syncs",
+        "settlements count as durable once they are written",
+        (
+            Patch(
+                "billing.journal.writer",
+                "self._syncer.add(waiting)",
+                "answer([(each, True) for each in waiting])",
+            ),
+        ),
+    ),
+    Mutant(
+        "posts_what_is_not_durable",
+        "the settler posts what it has not synced itself",
+        (
+            Patch(
+                "billing.journal.tail",
+                "            self._sync(self._descriptor)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "admits_without_a_record",
+        "the admission is not journalled",
+        (Patch("app.gateway.admission", "        self._journal.append(record)\n", ""),),
+    ),
+    Mutant(
+        "sums_usage",
+        "reports of usage are added up instead of the last one counting",
+        (
+            Patch(
+                "billing.metering.convert",
+                "completion=self.completion if later.completion is None else later.completion",
+                "completion=self.completion if later.completion is None else later.completion"
+                " + (self.completion or 0)",
+            ),
+        ),
+    ),
+    Mutant(
+        "counts_a_prompt_for_each_choice",
+        "the prompt of a request with n answers is counted n times",
+        (Patch("billing.metering.gauge", "group = choice // self._choices_per_prompt", "group = choice"),),
+    ),
+    Mutant(
+        "prices_at_the_settlement",
+        "a request costs what is in force at its end, not what was pinned at its admission",
+        (
+            Patch(
+                "app.gateway.admission",
+                "        self._snapshot = snapshot\n",
+                "        self._snapshot = snapshot\n        AdmissionDesk.latest = self\n",
+            ),
+            Patch(
+                "app.gateway.settle",
+                "cost_picos = cost(charged, admission.record.rates)",
+                "from app.gateway.admission import AdmissionDesk\n"
+                "        rates = AdmissionDesk.latest._pin(admission.principal, admission.model).rates\n"
+                "        cost_picos = cost(charged, rates)",
+            ),
+        ),
+    ),
+    Mutant(
+        "bills_the_lost",
+        "what a dead process was working on is billed",
+        (Patch("billing.metering.policy", "Outcome.LOST: _FREE", "Outcome.LOST: _COUNTED"),),
+    ),
+    Mutant(
+        "forgets_progress",
+        "a lost request is settled as if nobody had counted it",
+        (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
+        tests=(_JOURNAL_TESTS + "test_death.py",),
+    ),
+    Mutant(
+        "keeps_the_hold",
+        "what a settlement frees is never admitted from again",
+        (Patch("billing.quota.leases", "            lease.free += need.amount - covered\n", ""),),
+    ),
+    Mutant(
+        "returns_before_it_is_durable",
+        "what a settlement frees is returned before the settlement is on the disk",
+        (
+            Patch(
+                "billing.quota.leases",
+                "            lease.pending += need.amount - covered\n",
+                "",
+            ),
+            Patch("billing.quota.leases", "lease.pending -= amount\n", "lease.pending -= 0\n"),
+        ),
+    ),
+    Mutant(
+        "resumes_too_far",
+        "a restarted settler skips requests that were still open",
+        (
+            Patch(
+                "billing.journal.course",
+                "return Position(posted, min([posted, *waiting]))",
+                "return Position(posted, posted)",
+            ),
+        ),
+    ),
+    Mutant(
+        "advances_before_it_posts",
+        "the position in the journal is committed before the events",
+        (
+            Patch(
+                "billing.journal.posting",
+                "    poster = _Poster(connection,",
+                '    await connection.exec_driver_sql("COMMIT")\n'
+                '    await connection.exec_driver_sql("BEGIN")\n'
+                "    poster = _Poster(connection,",
+            ),
+        ),
+    ),
+    Mutant(
+        "rolls_up_apart",
+        "roll-ups are summed in a transaction of their own",
+        (
+            Patch("billing.journal.posting", "        await tally.roll_up(self._connection)\n", ""),
+            Patch(
+                "billing.journal.posting",
+                "        return sum(unleased.values())\n",
+                f"        {_SPLIT}await tally.roll_up(self._connection)\n"
+                "        return sum(unleased.values())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "spends_apart",
+        "leases are settled in a transaction of their own",
+        (
+            Patch(
+                "billing.journal.posting",
+                "        unleased = await authority.post(",
+                f"        {_SPLIT}unleased = await authority.post(",
+            ),
+        ),
+    ),
+    Mutant(
+        "updates_on_conflict",
+        "an event that is there already is taken for a new one",
+        (
+            Patch(
+                "billing.journal.posting",
+                "ON CONFLICT (request_id) DO NOTHING RETURNING request_id",
+                "ON CONFLICT (request_id) DO UPDATE SET posted_at = EXCLUDED.posted_at RETURNING request_id",
+            ),
+        ),
+    ),
+    Mutant(
+        "forgets_the_payload_hash",
+        "a second settlement that says otherwise passes for a repeat",
+        (Patch("billing.journal.conflicts", "!= charge.payload_hash", "== b''"),),
+        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+    ),
+    Mutant(
+        "parks_without_holds",
+        "what is set aside holds nothing of its wallet",
+        (Patch("billing.journal.rows", '"holds": holds,', '"holds": [],'),),
+        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+    ),
+    Mutant(
+        "takes_any_tail",
+        "bytes that no writer wrote are passed over as if the file ended there",
+        (
+            Patch(
+                "billing.journal.tail",
+                "        elif tail is not Tail.CLEAN:\n            self._look_beyond(tail)\n",
+                "",
+            ),
+        ),
+        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+    ),
+    Mutant(
+        "closes_before_it_posts",
+        "a dead process' leases are returned before its last requests are posted",
+        (
+            Patch("billing.journal.burial", "    await course.post_all([*lost])\n", ""),
+            Patch(
+                "billing.journal.burial",
+                "    return not damaged\n",
+                "    await course.post_all([*lost])\n    return not damaged\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "books_the_wrong_way",
+        "usage puts money into the wallet",
+        (
+            Patch(
+                "billing.ledger.posting",
+                "{AccountKind.WALLET: -cost, AccountKind.REVENUE: cost}",
+                "{AccountKind.WALLET: cost, AccountKind.REVENUE: -cost}",
+            ),
+        ),
+    ),
+)
