@@ -15,6 +15,7 @@ from app.core import log
 from app.core.settings import settings
 from app.stack.child import die_with_parent
 from app.workers.engine_counters import READ_ENGINES
+from app.workers.expiry import EXPIRY
 from app.workers.health import WorkerHealth
 from app.workers.proofs import TRIAL_BALANCE, last_proof
 from app.workers.pruning import PRUNE
@@ -25,6 +26,7 @@ VISIBILITY_TIMEOUT_S = 300
 """After so long a task of a dead worker is given to another one."""
 PROOF_EVERY_S = 60.0
 PRUNE_EVERY_S = 3600.0
+EXPIRY_EVERY_S = 60.0
 SEAL_EVERY_S = 5.0
 READ_ENGINES_EVERY_S = 60.0
 RECONCILE_EVERY_S = 3600.0
@@ -54,6 +56,7 @@ def make_app(broker_url: str) -> Celery:
         beat_schedule={
             "trial-balance": _every(PROOF_EVERY_S, TRIAL_BALANCE),
             "prune": _every(PRUNE_EVERY_S, PRUNE),
+            "expiry": _every(EXPIRY_EVERY_S, EXPIRY),
             "seal": _every(SEAL_EVERY_S, SEAL),
             "read-engines": _every(READ_ENGINES_EVERY_S, READ_ENGINES),
             "reconcile": _every(RECONCILE_EVERY_S, RECONCILE),

@@ -1,20 +1,22 @@
 """Every minute the books are proven: each currency sums to zero, each wallet tells one balance.
 
-A failed proof is logged with its numbers and shown as a metric; nothing is corrected here.
+A minute's proof looks at what is new, a day's at everything (`billing.ledger.proofs`). A failed proof is
+logged with its numbers and shown as a metric; nothing is corrected here.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import Gauge
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.workers.transaction import in_transaction
-from billing.ledger.proofs import drifts
-from billing.ledger.service import trial_balance
+from billing.ledger import proofs
 
 TRIAL_BALANCE = "steelyard.trial_balance"
 
@@ -32,15 +34,18 @@ def last_proof() -> dict[str, Any]:
     return dict(_last)
 
 
-async def prove(connection: AsyncConnection) -> dict[str, Any]:
-    """What the books say: `{"unbalanced": [currency…], "drifting": [wallet id…]}`, both empty if well."""
-    unbalanced = {currency: picos for currency, picos in (await trial_balance(connection)).items() if picos}
-    drifting = await drifts(connection)
-    for currency, picos in unbalanced.items():
+async def prove(connection: AsyncConnection, *, now: datetime | None = None) -> dict[str, Any]:
+    """What the books say: `{"unbalanced": [currency…], "drifting": [wallet id…]}`, both empty if well.
+
+    now: None is the database's time.
+    """
+    at = now or (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+    proof = await proofs.prove(connection, now=at)
+    for currency, picos in proof.unbalanced.items():
         _log.error("ledger_unbalanced", extra={"currency": currency, "picos": str(picos)})
-    for drift in drifting:
+    for drift in proof.drifts:
         _log.error("wallet_drifts", extra={"drift": str(drift)})
-    return {"unbalanced": sorted(unbalanced), "drifting": [drift.wallet_id for drift in drifting]}
+    return {"unbalanced": sorted(proof.unbalanced), "drifting": [drift.wallet_id for drift in proof.drifts]}
 
 
 def prove_books(database_url: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from celery import shared_task
 
 from app.core.settings import settings
 from app.workers.engine_counters import READ_ENGINES, read_engines
+from app.workers.expiry import EXPIRY, turn_grants
 from app.workers.proofs import TRIAL_BALANCE, prove_books
 from app.workers.pruning import PRUNE, prune_rows
 from app.workers.reconcile import RECONCILE, reconcile_days
@@ -20,6 +21,11 @@ def trial_balance() -> None:
 def prune() -> None:
     """Delete what has had its time. Idempotent: what is gone is gone."""
     prune_rows(settings().database_url.get_secret_value())
+
+
+def expire() -> None:
+    """Start and expire grants whose time has come. Idempotent: what is done is not due."""
+    turn_grants(settings().database_url.get_secret_value())
 
 
 def seal() -> None:
@@ -39,6 +45,7 @@ def reconcile() -> None:
 
 shared_task(name=TRIAL_BALANCE)(trial_balance)
 shared_task(name=PRUNE)(prune)
+shared_task(name=EXPIRY)(expire)
 shared_task(name=SEAL)(seal)
 shared_task(name=READ_ENGINES)(read_engines_counters)
 shared_task(name=RECONCILE)(reconcile)

@@ -188,7 +188,10 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """A wallet whose balance is not the same in each place that tells it, in picos."""
+    """A wallet whose balance is not the same in each place that tells it, in picos.
+
+    by_grants_and_events: its moves (what grants and corrections brought and expiry took) less its events.
+    """
 
     wallet_id: WalletId
     currency: str
