@@ -20,6 +20,7 @@ from app.control.views import (
     metering_policy,
     organization,
     prices,
+    reconciliation,
     requests,
     tenants,
     usage,
@@ -45,6 +46,7 @@ _ROOMS = (
     metering_policy,
     requests,
     organization,
+    reconciliation,
     members,
 )
 _TAGS = [
@@ -55,6 +57,7 @@ _TAGS = [
     {"name": "prices", "description": "Price books and their dated versions."},
     {"name": "wallets", "description": "Prepaid balances."},
     {"name": "usage", "description": "Tokens, cost, and each request explained."},
+    {"name": "reconciliation", "description": "Whether all books, and the engines, tell the same."},
     {"name": "members", "description": "People, their access tokens, and what they did."},
 ]
 

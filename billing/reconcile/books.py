@@ -2,18 +2,21 @@
 
 The queries stand in `queries/`, by the name of their pair. Each reads one UTC day, by index: events by the
 moment of their admission, transactions by that of their posting. Pairs that stand read what is open, and of
-leases all. `left` and `right` of a gap follow the order of the pair's name.
+leases all; wallets are proven by the ledger, from its checkpoints on. `left` and `right` of a gap follow the
+order of the pair's name.
 """
 
 from __future__ import annotations
 
-from datetime import date
+from collections.abc import Iterator
+from datetime import date, datetime
 from importlib import resources
 
 from sqlalchemy import RowMapping, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from billing.ledger import proofs
+from billing.ledger.model import Drift
 from billing.reconcile.days import bounds
 from billing.reconcile.model import Gap, Pair, Proof, Unit
 
@@ -22,6 +25,8 @@ MOST_GAPS = 200
 _OF_POSTINGS = {Pair.EVENTS_LEDGER, Pair.CORRECTIONS_LEDGER, Pair.GRANTS_LEDGER, Pair.DOUBLE_ENTRY}
 _TOLD = f"""
 SELECT scanned.scanned, found.* FROM scanned LEFT JOIN (SELECT * FROM gap LIMIT {MOST_GAPS}) found ON true"""  # noqa: S608
+
+_WALLETS = text("SELECT count(*) FROM wallet")
 
 
 def _statement(pair: Pair) -> TextClause:
@@ -36,10 +41,10 @@ _STATEMENTS: dict[Pair, TextClause] = {
 }
 
 
-async def prove(connection: AsyncConnection, pair: Pair, *, day: date) -> Proof:
+async def prove(connection: AsyncConnection, pair: Pair, *, day: date, now: datetime) -> Proof:
     """One look at one pair of books, of a UTC day if it has one; at most `MOST_GAPS` gaps are told."""
     if pair is Pair.LEDGER_WALLETS:
-        return await _prove_wallets(connection)
+        return await _prove_wallets(connection, now=now)
     begins, ends = bounds(day)
     values = {} if pair.stands else {"begins": begins, "ends": ends}
     rows = (await connection.execute(_STATEMENTS[pair], values)).mappings().all()
@@ -47,33 +52,44 @@ async def prove(connection: AsyncConnection, pair: Pair, *, day: date) -> Proof:
     return Proof(pair, None if pair.stands else day, found, int(rows[0]["scanned"]))
 
 
-async def _prove_wallets(connection: AsyncConnection) -> Proof:
-    """The ledger's own proof, in the words of a gap: events against ledger, ledger against allowance."""
-    found = []
-    for drift in await proofs.drifts(connection):
-        told = {
-            "ledger_differs": (drift.by_grants_and_events, drift.by_ledger),
-            "allowance_differs": (drift.by_ledger, drift.by_allowance),
-        }
-        words = (
-            f"grants and events say {drift.by_grants_and_events}, the ledger {drift.by_ledger}, "
-            f"the allowance {drift.by_allowance}"
+async def _prove_wallets(connection: AsyncConnection, *, now: datetime) -> Proof:
+    """The ledger's own proof, in the words of gaps: it looks at what is new, and once a day at everything."""
+    proof = await proofs.prove(connection, now=now)
+    found = [
+        Gap(
+            pair=Pair.LEDGER_WALLETS,
+            scope=currency,
+            unit=Unit.PICOS,
+            kind="unbalanced",
+            left=off,
+            right=0,
+            explanation=f"all entries in {currency} sum to {off}",
         )
-        found += [
-            Gap(
+        for currency, off in proof.unbalanced.items()
+    ]
+    found += [gap for drift in proof.drifts for gap in _drifting(drift)]
+    wallets = (await connection.execute(_WALLETS)).scalar_one()
+    return Proof(Pair.LEDGER_WALLETS, None, found[:MOST_GAPS], int(wallets))
+
+
+def _drifting(drift: Drift) -> Iterator[Gap]:
+    """Where a wallet's balance differs: facts against ledger, ledger against allowance."""
+    told = {
+        "ledger_differs": (drift.by_grants_and_events, drift.by_ledger),
+        "allowance_differs": (drift.by_ledger, drift.by_allowance),
+    }
+    for kind, (left, right) in told.items():
+        if left != right:
+            yield Gap(
                 pair=Pair.LEDGER_WALLETS,
                 scope=drift.wallet_id,
                 unit=Unit.PICOS,
                 kind=kind,
                 left=left,
                 right=right,
-                explanation=words,
+                explanation=f"grants, corrections and events say {drift.by_grants_and_events}, the ledger "
+                f"{drift.by_ledger}, the allowance {drift.by_allowance}",
             )
-            for kind, (left, right) in told.items()
-            if left != right
-        ]
-    wallets = (await connection.execute(text("SELECT count(*) FROM wallet"))).scalar_one()
-    return Proof(Pair.LEDGER_WALLETS, None, found[:MOST_GAPS], int(wallets))
 
 
 def _gap(pair: Pair, row: RowMapping) -> Gap:

@@ -70,7 +70,7 @@ async def reconcile(
             seen = sum(each.readings + each.requests for each in compared)
             proof = Proof(pair, day, engines.gaps(compared), seen)
         else:
-            proof = await books.prove(connection, pair, day=day)
+            proof = await books.prove(connection, pair, day=day, now=now)
         timed.append((proof, round((clock.monotonic() - began) * 1000)))
     begins, ends = bounds(day)
     lost = (await connection.execute(_LOST, {"begins": begins, "ends": ends})).scalar_one()

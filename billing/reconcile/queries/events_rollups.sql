@@ -6,7 +6,7 @@ told AS (
   FROM usage_event WHERE admitted_at >= :begins AND admitted_at < :ends
   UNION ALL
   SELECT date_bin('15 minutes', c.at, 'epoch'), e.tenant_id, e.project_id, e.key_id, e.model_id,
-    e.price_version_id, e.currency, e.usage_source, 0, 0, 0, 0, 0, 0, c.billed_input, c.billed_input_cached,
+    e.price_version_id, e.currency, 'correction', 0, 0, 0, 0, 0, 0, c.billed_input, c.billed_input_cached,
     c.billed_input_cache_write, c.billed_output, -c.amount
   FROM usage_correction c JOIN usage_event e ON e.request_id = c.request_id
   WHERE c.at >= :begins AND c.at < :ends),

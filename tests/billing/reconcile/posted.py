@@ -56,8 +56,9 @@ async def force(shop: Shop, *statements: str) -> None:
 
 async def gaps(shop: Shop, pair: Pair, *, day: date | None = None) -> list[Gap]:
     """What a running process finds of a pair."""
-    async with shop.engine.connect() as connection:
-        return list((await prove(connection, pair, day=day or today(shop))).gaps)
+    async with shop.engine.begin() as connection:
+        proof = await prove(connection, pair, day=day or today(shop), now=from_ms(shop.clock.now_ms()))
+    return list(proof.gaps)
 
 
 async def all_gaps(shop: Shop) -> list[Gap]:

@@ -1,0 +1,93 @@
+"""The report of reconciliation: proven on demand, kept, and for the operator's staff alone."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from tests.app.control.world import World
+
+PAIRS = {
+    "journal_events",
+    "conflicts",
+    "events_rollups",
+    "events_ledger",
+    "corrections_ledger",
+    "grants_ledger",
+    "double_entry",
+    "ledger_wallets",
+    "leases_allowances",
+    "engine_events",
+}
+DAY = "2026-09-21"
+"""The day of the world's clock."""
+
+
+async def test_before_the_first_proof_nothing_is_claimed(world: World) -> None:
+    report = (await world.operator.get("/api/v1/reconciliation/latest")).json()
+    assert report == {
+        "first": DAY,
+        "last": DAY,
+        "agree": True,
+        "proofs": [],
+        "engines": [],
+        "gaps": [],
+    }
+
+
+async def test_a_day_is_reconciled_on_demand_and_remembered(world: World) -> None:
+    await world.tenant("Acme")
+    report = await world.made(f"/reconciliation/{DAY}")
+    assert {proof["pair"] for proof in report["proofs"]} == PAIRS
+    assert (report["agree"], report["gaps"]) == (True, [])
+    standing = {proof["pair"] for proof in report["proofs"] if proof["day"] is None}
+    assert standing == {"journal_events", "ledger_wallets", "leases_allowances"}
+    latest = (await world.operator.get("/api/v1/reconciliation/latest")).json()
+    assert latest == report
+
+
+async def test_a_gap_keeps_when_it_was_first_seen_until_it_is_resolved(world: World) -> None:
+    tenant = await world.tenant("Acme")
+    await _owner(world, "UPDATE allowance SET spent = 12")
+    first = (await world.made(f"/reconciliation/{DAY}?pair=ledger_wallets"))["gaps"]
+    assert [(gap["kind"], gap["unit"], gap["left"], gap["right"], gap["difference"]) for gap in first] == [
+        ("allowance_differs", "picos", "0", "-12", "12")
+    ]
+    world.clock.advance(60)
+    again = (await world.made(f"/reconciliation/{DAY}?pair=ledger_wallets"))["gaps"]
+    assert again[0]["first_seen_at"] == first[0]["first_seen_at"] < again[0]["last_seen_at"]
+    await _owner(world, "UPDATE allowance SET spent = 0")
+    world.clock.advance(60)
+    mended = await world.made(f"/reconciliation/{DAY}?pair=ledger_wallets")
+    assert (mended["agree"], mended["gaps"]) == (True, [])
+    resolved = await _owner(world, "SELECT resolved_at FROM reconcile_gap")
+    assert resolved[0][0] is not None
+    assert tenant["id"]
+
+
+async def test_only_days_that_have_begun_can_be_reconciled(world: World) -> None:
+    answer = await world.operator.post("/api/v1/reconciliation/2026-09-22", json={})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "day")
+    answer = await world.operator.get("/api/v1/reconciliation?from=2026-09-21&to=2026-09-20")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "from")
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer", "finance"])
+async def test_no_member_of_a_tenant_sees_the_operators_books(world: World, role: str) -> None:
+    tenant = await world.tenant("Acme")
+    member = await world.member(role, tenant["id"])
+    assert (await member.get("/api/v1/reconciliation")).status_code == 403
+    assert (await member.post(f"/api/v1/reconciliation/{DAY}", json={})).status_code == 403
+
+
+async def test_finance_of_the_operator_sees_them(world: World) -> None:
+    finance = await world.member("finance")
+    assert (await finance.get("/api/v1/reconciliation/latest")).status_code == 200
+
+
+async def _owner(world: World, statement: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(world.database.owner_url)
+    try:
+        return list(await connection.fetch(statement))
+    finally:
+        await connection.close()
