@@ -33,7 +33,7 @@ UNION ALL
 SELECT date_bin('15 minutes', c.at, 'epoch') AS bucket, {_OF_EVENT}, 'correction', 0, 0, 0, 0, 0, 0,
   {_CORRECTED}, -sum(c.amount)
 FROM usage_correction c JOIN usage_event e USING (request_id) GROUP BY 1, {_OF_EVENT}
-"""
+"""  # noqa: S608
 _PAIRS = ", ".join(
     f"coalesce(s.{name}, 0) AS stands_{name}, coalesce(r.{name}, 0) AS rebuilt_{name}" for name in _SUMS
 )
@@ -45,7 +45,7 @@ FROM rebuilt r FULL JOIN usage_rollup s USING ({_KEY})
 WHERE ({", ".join(f"coalesce(s.{name}, 0)" for name in _SUMS)})
   IS DISTINCT FROM ({", ".join(f"coalesce(r.{name}, 0)" for name in _SUMS)})
 ORDER BY 1
-""")
+""")  # noqa: S608
 _REWRITE_ROLLUPS = text(f"INSERT INTO usage_rollup ({_KEY}, {', '.join(_SUMS)}) {_ROLLUPS}")
 _ALLOWANCES = """
 SELECT a.id, a.limit_amount, a.spent, coalesce(used.amount, 0) AS used,
@@ -56,16 +56,16 @@ LEFT JOIN (SELECT h ->> 'allowance_id' AS id, sum((h ->> 'used')::numeric) AS am
   FROM usage_event, jsonb_array_elements(holds) AS h GROUP BY 1) used ON used.id = a.id
 """
 _DIFFERING_ALLOWANCES = text(
-    f"SELECT * FROM ({_ALLOWANCES}) r WHERE (limit_amount, spent) <> (given, used) ORDER BY id"
+    f"SELECT * FROM ({_ALLOWANCES}) r WHERE (limit_amount, spent) <> (given, used) ORDER BY id"  # noqa: S608
 )
 _REWRITE_ALLOWANCES = text(
-    f"UPDATE allowance a SET limit_amount = r.given, spent = r.used FROM ({_ALLOWANCES}) r WHERE r.id = a.id"
+    f"UPDATE allowance a SET limit_amount = r.given, spent = r.used FROM ({_ALLOWANCES}) r WHERE r.id = a.id"  # noqa: S608
 )
 _UNMOVED = text("""
 SELECT w.id, coalesce(facts.amount, 0) AS facts, coalesce(moved.amount, 0) AS moved FROM wallet w
 LEFT JOIN (SELECT tenant_id, sum(amount) AS amount FROM usage_correction GROUP BY 1) facts USING (tenant_id)
-LEFT JOIN (SELECT wallet_id, sum(amount) AS amount FROM wallet_move WHERE correction_id IS NOT NULL GROUP BY 1)
-  moved ON moved.wallet_id = w.id
+LEFT JOIN (SELECT wallet_id, sum(amount) AS amount FROM wallet_move
+  WHERE correction_id IS NOT NULL GROUP BY 1) moved ON moved.wallet_id = w.id
 ORDER BY w.id
 """)
 

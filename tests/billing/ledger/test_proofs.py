@@ -69,7 +69,7 @@ async def test_what_is_posted_before_a_checkpoint_is_no_false_alarm(shop: Shop) 
         "UPDATE wallet SET credit_limit = 1",
     ],
 )
-async def test_a_wallet_that_drifts_is_found(shop: Shop, statement: str, in_full: bool) -> None:  # noqa: FBT001
+async def test_a_wallet_that_drifts_is_found(shop: Shop, statement: str, in_full: bool) -> None:
     await buy(shop)
     await prove(shop, LATER)
     await spoil(shop, statement)
