@@ -161,7 +161,7 @@ class SimulatedEngine:
             fault=fault,
             reply=connection,
             stats=self.stats,
-            served=self.stats.admitted(request_id, asked.prompt_tokens),
+            served=self.stats.admitted(request_id, asked.prompt_tokens, times=asked.times),
             on_end=self._ended,
         )
 

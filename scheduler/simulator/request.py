@@ -24,6 +24,7 @@ class Asked:
     """What a valid request asks for.
 
     choices: answers in all, over all prompts.   tokens: of each choice, its end token included.
+    times: how often each prompt is computed: once for each answer to it.
     """
 
     choices: int
@@ -33,6 +34,7 @@ class Asked:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    times: int = 1
 
 
 def read_request(body: bytes, options: Options, *, chat: bool) -> Asked | Refused:
@@ -83,8 +85,9 @@ def _asked(fields: dict[str, Any], options: Options, *, chat: bool) -> Asked | R
     natural = options.tokens or limit or DEFAULT_TOKENS
     stream_options = fields.get("stream_options") or {}
     include_usage = bool(stream_options.get("include_usage"))
+    times = int(fields.get("n") or 1)
     return Asked(
-        choices=len(prompts) * int(fields.get("n") or 1),
+        choices=len(prompts) * times,
         prompt_tokens=prompt_tokens,
         tokens=min(natural, limit or natural),
         stops=limit is None or natural < limit,
@@ -92,6 +95,7 @@ def _asked(fields: dict[str, Any], options: Options, *, chat: bool) -> Asked | R
         include_usage=include_usage,
         # vLLM ignores the continuous flag alone.
         continuous_usage=include_usage and bool(stream_options.get("continuous_usage_stats")),
+        times=times,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,19 +21,25 @@ class Served:
 
 @dataclass(slots=True)
 class Stats:
-    """Totals since the start, and the last requests by their `x-request-id`."""
+    """Totals since the start, and the last requests by their `x-request-id`.
+
+    prompt_tokens: of each request once.   computed_tokens: of prompts, once for each answer, as vLLM counts.
+    """
 
     prompt_tokens: int = 0
+    computed_tokens: int = 0
     generated_tokens: int = 0
     running: int = 0
     waiting: int = 0
     refused: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     requests: dict[str, Served] = field(default_factory=dict)
+    started_s: float = field(default_factory=time.time)
 
-    def admitted(self, request_id: str, prompt_tokens: int) -> Served:
+    def admitted(self, request_id: str, prompt_tokens: int, *, times: int = 1) -> Served:
         served = Served(prompt_tokens)
         self.prompt_tokens += prompt_tokens
+        self.computed_tokens += prompt_tokens * times
         self.requests[request_id] = served
         if len(self.requests) > MAX_REMEMBERED:
             del self.requests[next(iter(self.requests))]
@@ -66,10 +73,11 @@ class Stats:
             ("num_requests_running", "gauge", "", self.running),
             ("num_requests_waiting", "gauge", "", self.waiting),
             ("kv_cache_usage_perc", "gauge", "", self.running / max_num_seqs),
-            ("prompt_tokens_total", "counter", "", self.prompt_tokens),
+            ("prompt_tokens_total", "counter", "", self.computed_tokens),
             ("generation_tokens_total", "counter", "", self.generated_tokens),
         ]
-        lines = []
+        started = "process_start_time_seconds"
+        lines = [f"# TYPE {started} gauge", f"{started} {self.started_s}"]
         for name, kind, _, value in rows:
             lines += [f"# TYPE vllm:{name} {kind}", f"vllm:{name}{{{label}}} {float(value)}"]
         lines.append("# TYPE vllm:request_success_total counter")
