@@ -186,7 +186,8 @@ class EventStream:
         if timings is None:
             return event
         self._observe(read_timings(event[timings.value : timings.end]), event)
-        return without(event, timings)
+        event = self._envelope = without(event, timings)
+        return event
 
     def _observe_usage(self, raw: bytes, event: bytes) -> None:
         """Note a usage. One that is superseded whole by the next is not even decoded."""
