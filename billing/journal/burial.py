@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from billing.journal import conflicts, parking
+from billing.journal import conflicts, damages, parking
 from billing.journal.course import Course, Desk
 from billing.journal.join import Entry
 from billing.journal.posting import Posted, park
@@ -48,18 +48,25 @@ async def judge_orphans(course: Course, desk: Desk, *, dying: bool = False) -> N
         course.joiner.forget(orphan)
 
 
-async def bury(course: Course, desk: Desk) -> None:
-    """Post the end of a journal whose writer is proven dead, and close its incarnation. Idempotent."""
+async def bury(course: Course, desk: Desk) -> bool:
+    """Post the end of a journal whose writer is proven dead, and close its incarnation. Idempotent.
+
+    Returns whether it was closed: a damaged one stays open, until an operator has looked.
+    """
     await judge_orphans(course, desk, dying=True)
     lost = await _lost(course, desk)
     number = len(lost)
-    await course.post_all(lost)
+    await course.post_all([*lost])
     desk.metrics.lost.inc(number)
     async with desk.engine.begin() as connection:
         await authority.lock(connection, course.incarnation_id)
-        parked = await parking.holds(connection, course.incarnation_id)
-        await authority.close(connection, course.incarnation_id, parked=parked)
-    log.info("incarnation_closed", extra={"incarnation_id": course.incarnation_id, "lost": number})
+        damaged = await damages.holds_open(connection, course.incarnation_id)
+        if not damaged:
+            parked = await parking.holds(connection, course.incarnation_id)
+            await authority.close(connection, course.incarnation_id, parked=parked)
+    event = "incarnation_kept_open" if damaged else "incarnation_closed"
+    log.info(event, extra={"incarnation_id": course.incarnation_id, "lost": number})
+    return not damaged
 
 
 async def _lost(course: Course, desk: Desk) -> list[Entry]:

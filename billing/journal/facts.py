@@ -6,7 +6,7 @@ and its allowance), so what was found is remembered; what was not found is looke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -57,12 +57,26 @@ class Facts:
         self.purses: dict[TenantId, Purse] = {}
         self.allowances: dict[AllowanceId, Limited] = {}
 
-    async def load(self, connection: AsyncConnection, charges: Sequence[Charge]) -> None:
+    async def load(self, connection: AsyncConnection, charges: Iterable[Charge]) -> None:
         """Look up whatever these charges refer to and is not known yet."""
-        await self._load_prices(connection, charges)
-        await self._load_purses(connection, {charge.admitted.tenant_id for charge in charges})
-        held = {held.allowance_id for charge in charges for held in charge.admitted.holds}
-        await self._load_allowances(connection, held)
+        prices: set[tuple[PriceVersionId, ModelId]] = set()
+        tenants: set[TenantId] = set()
+        allowances: set[AllowanceId] = set()
+        for charge in charges:
+            admitted = charge.admitted
+            if (admitted.price_version_id, admitted.model_id) not in self.prices:
+                prices.add((admitted.price_version_id, admitted.model_id))
+            if admitted.tenant_id not in self.purses:
+                tenants.add(admitted.tenant_id)
+            for held in admitted.holds:
+                if held.allowance_id not in self.allowances:
+                    allowances.add(held.allowance_id)
+        if prices:
+            await self._load_prices(connection, {version for version, _ in prices})
+        if tenants:
+            await self._load_purses(connection, tenants)
+        if allowances:
+            await self._load_allowances(connection, allowances)
 
     def flaw(self, charge: Charge) -> str | None:
         """Why a charge can't be posted as it is, or None. Re-rates it: nobody's arithmetic is trusted."""
@@ -70,13 +84,15 @@ class Facts:
         priced = self.prices.get((admitted.price_version_id, admitted.model_id))
         if priced is None:
             return f"version {admitted.price_version_id} has no published price of {admitted.model_id}"
-        if priced != (admitted.rates, admitted.currency):
+        if priced.rates != admitted.rates or priced.currency != admitted.currency:
             return f"the pinned rates are not those of version {admitted.price_version_id}"
         if settled.cost_picos != cost(settled.billed, admitted.rates):
             return f"the cost is not {cost(settled.billed, admitted.rates)} picos at the pinned rates"
-        held = tuple((held.allowance_id, held.amount) for held in admitted.holds)
-        if held != tuple((used.allowance_id, used.held) for used in settled.used):
+        if len(admitted.holds) != len(settled.used):
             return "the settled holds are not those of the admission"
+        for held, used in zip(admitted.holds, settled.used, strict=True):
+            if held.allowance_id != used.allowance_id or held.amount != used.held:
+                return "the settled holds are not those of the admission"
         return self._flaw_of_holds(charge) or self._flaw_of_purse(charge)
 
     def purse_use(self, charge: Charge) -> tuple[int, int]:
@@ -104,19 +120,15 @@ class Facts:
             return "the tenant has no wallet"
         if purse.currency != charge.admitted.currency:
             return f"the wallet holds {purse.currency}, the cost is in {charge.admitted.currency}"
-        if all(used.allowance_id != purse.allowance_id for used in charge.settled.used):
-            return "the wallet is not among the holds"
-        return None
+        for used in charge.settled.used:
+            if used.allowance_id == purse.allowance_id:
+                return None
+        return "the wallet is not among the holds"
 
-    async def _load_prices(self, connection: AsyncConnection, charges: Iterable[Charge]) -> None:
-        wanted = {(charge.admitted.price_version_id, charge.admitted.model_id) for charge in charges}
-        versions = sorted({version for version, model in wanted if (version, model) not in self.prices})
-        if not versions:
-            return
+    async def _load_prices(self, connection: AsyncConnection, versions: Iterable[PriceVersionId]) -> None:
         prices: dict[tuple[str, str, str], dict[Meter, int]] = {}
-        for version, model, currency, meter, price in await connection.execute(
-            _PRICES, {"versions": versions}
-        ):
+        rows = await connection.execute(_PRICES, {"versions": sorted(versions)})
+        for version, model, currency, meter, price in rows:
             prices.setdefault((version, model, currency), {})[Meter(meter)] = price
         for (version, model, currency), by_meter in prices.items():
             if len(by_meter) == len(Meter):
@@ -124,11 +136,9 @@ class Facts:
                 self.prices[key] = Priced(Rates.of(by_meter), currency)
 
     async def _load_purses(self, connection: AsyncConnection, tenants: Iterable[TenantId]) -> None:
-        if wanted := sorted(tenant for tenant in tenants if tenant not in self.purses):
-            rows = await connection.execute(_PURSES, {"tenants": wanted})
-            self.purses |= {tenant: Purse(allowance, currency) for tenant, allowance, currency in rows}
+        rows = await connection.execute(_PURSES, {"tenants": sorted(tenants)})
+        self.purses |= {tenant: Purse(allowance, currency) for tenant, allowance, currency in rows}
 
     async def _load_allowances(self, connection: AsyncConnection, allowances: Iterable[AllowanceId]) -> None:
-        if wanted := sorted(allowance for allowance in allowances if allowance not in self.allowances):
-            rows = await connection.execute(_ALLOWANCES, {"allowances": wanted})
-            self.allowances |= {allowance: Limited(tenant, what) for allowance, tenant, what in rows}
+        rows = await connection.execute(_ALLOWANCES, {"allowances": sorted(allowances)})
+        self.allowances |= {allowance: Limited(tenant, what) for allowance, tenant, what in rows}

@@ -15,6 +15,12 @@ REFUSALS = (DBAPIError, PostgresError, InterfaceError, *_POISON_TYPES)
 """What posting raises, through SQLAlchemy or from the driver's own COPY."""
 
 
+def is_repeat(error: BaseException) -> bool:
+    """True if an event that was taken for new has been posted before."""
+    names = {getattr(cause, "constraint_name", None) for cause in _causes(error)}
+    return "usage_event_pkey" in names
+
+
 def is_poison(error: BaseException) -> bool:
     """True if trying the same rows again must fail the same way; False asks for patience."""
     states = [state for cause in _causes(error) if isinstance(state := getattr(cause, "sqlstate", None), str)]

@@ -17,6 +17,8 @@ _HEADER = Struct("<II")
 HEADER_BYTES = _HEADER.size
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 """No record is near it: a greater length is a corrupt one."""
+_KIND = b"\xa4type"
+_MAP_HEADS = (b"\x80", b"\xde\0\0")
 
 
 class Frame(NamedTuple):
@@ -45,23 +47,36 @@ def pack(payload: bytes) -> bytes:
 def unpack(data: bytes, *, offset: int) -> tuple[list[Frame], Tail]:
     """The complete frames at the head of `data`, which lies at `offset` of the file, and what follows."""
     frames: list[Frame] = []
-    position = 0
-    while position < len(data):
-        frame = _frame_at(data, position, offset=offset)
-        if not isinstance(frame, Frame):
-            return frames, frame
-        frames.append(frame)
-        position = frame.end - offset
-    return frames, Tail.CLEAN
+    position, size, read_header = 0, len(data), _HEADER.unpack_from
+    while position + HEADER_BYTES <= size:
+        length, checksum = read_header(data, position)
+        body = position + HEADER_BYTES
+        end = body + length
+        if end > size or not 0 < length <= MAX_PAYLOAD_BYTES:
+            break
+        payload = data[body:end]
+        if crc32(payload) != checksum:
+            break
+        frames.append(Frame(offset + position, offset + end, payload))
+        position = end
+    return frames, _tail_at(data, position)
 
 
-def is_torn_for_good(tail: bytes) -> bool:
-    """True if `tail`, the incomplete end of a dead writer's file, hides no complete frame.
+def find_next(data: bytes, start: int) -> int | None:
+    """Where the first complete frame at or after `start` begins, or None: how a reader goes on after bytes
+    that no writer wrote.
 
-    A broken length looks like a torn end; but a torn end has nothing after it.
+    A record is a map whose first key is its kind, so its frame is looked for by the bytes of that key: a
+    checksum alone would have to be tried at each byte.
     """
-    last = len(tail) - HEADER_BYTES
-    return not any(_is_frame(tail, position) for position in range(1, last))
+    at = data.find(_KIND, start)
+    while at >= 0:
+        for head in _MAP_HEADS:
+            position = at - len(head) - HEADER_BYTES
+            if position >= start and _is_map(data[at - len(head) : at], head) and _is_frame(data, position):
+                return position
+        at = data.find(_KIND, at + 1)
+    return None
 
 
 def complete_prefix(frames: Sequence[bytes], written: int) -> int:
@@ -69,27 +84,30 @@ def complete_prefix(frames: Sequence[bytes], written: int) -> int:
     return sum(1 for end in _ends(frames) if end <= written)
 
 
-def _frame_at(data: bytes, position: int, *, offset: int) -> Frame | Tail:
-    if len(data) - position < HEADER_BYTES:
-        return Tail.TORN
-    length, checksum = _HEADER.unpack_from(data, position)
-    body = position + HEADER_BYTES
+def _tail_at(data: bytes, position: int) -> Tail:
+    """What begins where the last complete frame ended."""
+    left = len(data) - position
+    if left < HEADER_BYTES:
+        return Tail.TORN if left else Tail.CLEAN
+    length, _ = _HEADER.unpack_from(data, position)
     if length == 0:
         return Tail.CORRUPT if data[position:].strip(b"\0") else Tail.TORN
-    if length > MAX_PAYLOAD_BYTES:
+    if length > MAX_PAYLOAD_BYTES or left - HEADER_BYTES >= length:
         return Tail.CORRUPT
-    if len(data) - body < length:
-        return Tail.TORN
-    payload = data[body : body + length]
-    if crc32(payload) != checksum:
-        return Tail.CORRUPT
-    return Frame(offset + position, offset + body + length, payload)
+    return Tail.TORN
+
+
+def _is_map(head: bytes, form: bytes) -> bool:
+    """True if these bytes begin a map: of up to 15 entries in one byte, of more in three (MessagePack)."""
+    return head[0] & 0xF0 == 0x80 if len(form) == 1 else head[0] == form[0]
 
 
 def _is_frame(data: bytes, position: int) -> bool:
     length, checksum = _HEADER.unpack_from(data, position)
     body = position + HEADER_BYTES
-    return 0 < length <= len(data) - body and bool(crc32(data[body : body + length]) == checksum)
+    if not 0 < length <= min(len(data) - body, MAX_PAYLOAD_BYTES):
+        return False
+    return bool(crc32(data[body : body + length]) == checksum)
 
 
 def _ends(frames: Sequence[bytes]) -> Iterator[int]:

@@ -8,7 +8,6 @@ furthest counts.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,8 +30,7 @@ from billing.metering.policy import billed
 from billing.rating.model import cost
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """A request and its end, ready to be posted.
 
     start: offset of the first of its records.   end: where the file is done with it.
@@ -51,8 +49,7 @@ class Charge:
         return digest(self.admitted_bytes) + digest(self.settled_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """A refused request, to be kept for `explain`."""
 
     start: int
@@ -61,8 +58,7 @@ class Refusal:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True, gc=False):
     """A whole frame whose payload is no record that we know."""
 
     start: int
@@ -73,8 +69,7 @@ class Unreadable:
 Entry = Charge | Refusal | Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
+class Orphan(msgspec.Struct, frozen=True, gc=False):
     """A settlement whose admission was not met."""
 
     start: int
@@ -83,8 +78,7 @@ class Orphan:
     payload: bytes
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct, gc=False):
     start: int
     admitted: Admitted
     payload: bytes
@@ -112,7 +106,7 @@ class Joiner:
     def oldest(self) -> int | None:
         """Offset of the first record that still waits for its counterpart."""
         starts = [next(iter(self._open.values())).start] if self._open else []
-        return min(starts + [orphan.start for orphan in self.orphans], default=None)
+        return min(starts + [waiting[0].start for waiting in self._orphans.values()], default=None)
 
     @property
     def orphans(self) -> list[Orphan]:
@@ -147,6 +141,8 @@ class Joiner:
 
     def lost(self, end: int) -> list[Charge]:
         """The open requests of a dead process, settled as `lost` from their furthest progress.
+
+        `tail_unknown` says that nobody knows what came after it: at most one progress interval of a stream.
 
         The same journal gives the same settlements, whoever computes them and when.
         """
@@ -210,7 +206,7 @@ class Joiner:
             ttft_ms=None,
             duration_ms=max(0, self._last_ms - admitted.at_ms),
             bytes_relayed=furthest.bytes_relayed if furthest else 0,
-            flags=(),
+            flags=("tail_unknown",),
             attempts=(),
         )
         return Charge(open_.start, end, admitted, settled, open_.payload, encode(settled))

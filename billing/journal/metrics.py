@@ -27,6 +27,7 @@ class SettlerMetrics:
         self.stopped = self._gauge("stopped_journals", "Journals that can't be read on; their leases stay.")
         self.unfreed = self._gauge("unfreed_journals", "Journals whose posted part the disk keeps.")
         self.parked_open = self._gauge("parked_open", "Parked records that nobody resolved.")
+        self.damages_open = self._gauge("damages_open", "Damaged places of journals that nobody released.")
         self.uncovered = self._gauge("uncovered_picos", "Use that leases should have covered; must stay 0.")
 
     def count(self, posted: Posted) -> None:

@@ -2,6 +2,7 @@
 
 A journal is one file per gateway incarnation, in the order of the moves. The settler joins a
 `Settled` to its `Admitted`; a request whose process died is settled from its last progress row.
+Records hold no cycles (`gc=False`): the collector would walk hundreds of thousands of them for nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from billing.rating.model import Rates
 RECORD_VERSION = 1
 
 
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
+class Opened(msgspec.Struct, frozen=True, gc=False, tag="opened"):
     """First record of a journal."""
 
     version: int
@@ -37,14 +38,14 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     host: str
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What one allowance gave to a request: `amount` (n) when admitted."""
 
     allowance_id: AllowanceId
     amount: int
 
 
-class Used(msgspec.Struct, frozen=True, array_like=True):
+class Used(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What became of a hold: `held` (n) and `used` (x); x > n is an overrun."""
 
     allowance_id: AllowanceId
@@ -57,7 +58,7 @@ class Used(msgspec.Struct, frozen=True, array_like=True):
         return min(self.held, self.used)
 
 
-class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+class Admitted(msgspec.Struct, frozen=True, gc=False, tag="admitted"):
     """A request that passed admission: who, what, at which pinned prices, with which holds.
 
     choices: answers asked for (`n`).   prompts: prompts in the one request. Both are 1 in records that
@@ -84,7 +85,7 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     prompts: int = 1
 
 
-class Reading(msgspec.Struct, frozen=True, array_like=True):
+class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Where a running stream stands: cumulative usage as the engine reported it, or None."""
 
     request_id: RequestId
@@ -93,14 +94,14 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     bytes_relayed: int
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class Progress(msgspec.Struct, frozen=True, gc=False, tag="progress"):
     """One row, every two seconds, for all running streams of the process."""
 
     at_ms: int
     readings: tuple[Reading, ...]
 
 
-class Settled(msgspec.Struct, frozen=True, tag="settled"):
+class Settled(msgspec.Struct, frozen=True, gc=False, tag="settled"):
     """The end of a request.
 
     usage: what is known to be consumed.   billed: the part that the published policy bills.
@@ -129,7 +130,7 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     attempts: tuple[dict[str, Any], ...]
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
     """A request of a known key that was not admitted; costs nothing, explains itself."""
 
     request_id: RequestId

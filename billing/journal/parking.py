@@ -37,6 +37,15 @@ async def holds(connection: AsyncConnection, incarnation_id: IncarnationId) -> d
     return dict(totals)
 
 
+async def of(connection: AsyncConnection, incarnation_id: IncarnationId) -> set[RequestId]:
+    """The requests of an incarnation that have ever been parked, resolved or not."""
+    parked = parked_record.c
+    query = select(parked.request_id).where(
+        parked.incarnation_id == incarnation_id, parked.request_id.is_not(None)
+    )
+    return {RequestId(request_id) for request_id in (await connection.execute(query)).scalars()}
+
+
 async def among(
     connection: AsyncConnection, incarnation_id: IncarnationId, *, request_ids: Iterable[RequestId]
 ) -> set[RequestId]:

@@ -7,28 +7,24 @@ allowances sorted), the contended ones last.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import func, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.core import ids
-from app.core.ids import IncarnationId, RequestId, TenantId, TransactionId
+from app.core.ids import IncarnationId, RequestId
 from billing.journal.conflicts import tell_conflicts
+from billing.journal.encoding import EVENT_COLUMNS, HEAD, TAIL, EventRows
 from billing.journal.facts import Facts
 from billing.journal.join import Charge, Entry, Orphan, Refusal, Unreadable
-from billing.journal.rows import EVENT_COLUMNS, event_row, parked_row, refusal_row
+from billing.journal.rows import parked_row, refusal_row
 from billing.journal.tables import journal_position, parked_record, refusal
+from billing.journal.tally import Tally
 from billing.ledger import posting as ledger
-from billing.ledger.model import Reference, Transaction
 from billing.quota import authority
-
-_Payer = tuple[TenantId, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +57,38 @@ class Posted:
     unleased: int = 0
 
 
-_STAGE = text("CREATE TEMP TABLE IF NOT EXISTS usage_stage (LIKE usage_event) ON COMMIT DELETE ROWS")
+_EVENTS = ", ".join(EVENT_COLUMNS)
+_STAGE = text(
+    "CREATE TEMP TABLE IF NOT EXISTS usage_stage (LIKE usage_event INCLUDING DEFAULTS) ON COMMIT DELETE ROWS"
+)
 _INSERT_EVENTS = text(f"""
-INSERT INTO usage_event ({", ".join(EVENT_COLUMNS)})
-SELECT {", ".join(EVENT_COLUMNS)} FROM usage_stage ORDER BY request_id
+INSERT INTO usage_event ({_EVENTS}) SELECT {_EVENTS} FROM usage_stage ORDER BY request_id
 ON CONFLICT (request_id) DO NOTHING RETURNING request_id
 """)  # noqa: S608
-_KEY = "tenant_id, project_id, key_id, model_id, price_version_id, currency, usage_source"
-_SUMS = (
-    "input",
-    "input_cached",
-    "input_cache_write",
-    "output",
-    "reasoning",
-    "billed_input",
-    "billed_input_cached",
-    "billed_input_cache_write",
-    "billed_output",
-    "cost",
-)
-_ROLL_UP = text(f"""
-INSERT INTO usage_rollup (bucket, {_KEY}, requests, {", ".join(_SUMS)})
-SELECT date_bin('15 minutes', admitted_at, 'epoch') AS bucket, {_KEY}, count(*),
-  {", ".join(f"sum({name})" for name in _SUMS)}
-FROM usage_stage WHERE request_id = ANY (:fresh) GROUP BY bucket, {_KEY} ORDER BY bucket, {_KEY}
-ON CONFLICT (bucket, {_KEY}) DO UPDATE SET requests = usage_rollup.requests + EXCLUDED.requests,
-  {", ".join(f"{name} = usage_rollup.{name} + EXCLUDED.{name}" for name in _SUMS)}
-""")  # noqa: S608
+_CHUNK_ROWS = 256
+"""Rows handed to the database at once: it takes them in while the next are encoded."""
 
 
-async def post(connection: AsyncConnection, batch: Batch, *, facts: Facts, now: datetime) -> Posted:
+async def post(
+    connection: AsyncConnection, batch: Batch, *, facts: Facts, now: datetime, all_new: bool = False
+) -> Posted:
     """Post a batch within the caller's transaction. Repeating it, in whole or in part, changes nothing.
 
-    What `facts` finds flawed is parked. Raises what the database says of a row that it refuses.
+    What `facts` finds flawed is parked. all_new: no event of it was posted before; half the work, and a
+    unique violation if it is wrong. Raises what the database says of a row that it refuses.
     """
     charges = [entry for entry in batch.entries if isinstance(entry, Charge)]
     await facts.load(connection, charges)
     flawed: list[tuple[Entry, str]] = [(charge, flaw) for charge in charges if (flaw := facts.flaw(charge))]
-    unsound = {id(charge) for charge, _ in flawed}
-    sound = [charge for charge in charges if id(charge) not in unsound]
+    if flawed:
+        unsound = {id(charge) for charge, _ in flawed}
+        charges = [charge for charge in charges if id(charge) not in unsound]
     flawed += [(entry, "it is no record") for entry in batch.entries if isinstance(entry, Unreadable)]
     refused = await _post_refusals(connection, batch)
     parked = await park(connection, flawed, incarnation_id=batch.incarnation_id, now=now)
     await advance(connection, batch.incarnation_id, position=batch.position, now=now)
-    posted = await post_charges(connection, sound, incarnation_id=batch.incarnation_id, facts=facts, now=now)
+    poster = _Poster(connection, batch.incarnation_id, facts=facts, now=now)
+    posted = await poster.post(charges, all_new=all_new)
     return replace(posted, refusals=refused, parked=parked)
 
 
@@ -117,40 +101,85 @@ async def post_charges(
     now: datetime,
 ) -> Posted:
     """Post sound charges: of each request the first, and that only if it has no event yet."""
-    if not charges:
-        return Posted()
-    first: dict[RequestId, Charge] = {}
-    for charge in charges:
-        first.setdefault(charge.admitted.request_id, charge)
-    payers = _transaction_ids(first.values())
-    rows = [
-        event_row(
-            charge,
-            incarnation_id=incarnation_id,
-            transaction_id=payers[_payer(charge)] if charge.settled.cost_picos else None,
-            purse_use=facts.purse_use(charge),
-            posted_at=now,
+    return await _Poster(connection, incarnation_id, facts=facts, now=now).post(charges, all_new=False)
+
+
+class _Poster:
+    """Posts sound charges of one incarnation in the caller's transaction."""
+
+    def __init__(
+        self, connection: AsyncConnection, incarnation_id: IncarnationId, *, facts: Facts, now: datetime
+    ) -> None:
+        self._connection = connection
+        self._incarnation_id = incarnation_id
+        self._facts = facts
+        self._now = now
+        self._rows = EventRows(incarnation_id, posted_ms=round(now.timestamp() * 1000))
+
+    async def post(self, charges: Sequence[Charge], *, all_new: bool) -> Posted:
+        if not charges:
+            return Posted()
+        first: dict[RequestId, Charge] = {}
+        for charge in charges:
+            first.setdefault(charge.admitted.request_id, charge)
+        tally = Tally()
+        if all_new:
+            await self._copy("usage_event", self._encoded(first.values(), tally, count=True))
+            taken = {id(charge) for charge in first.values()} if len(first) < len(charges) else None
+        else:
+            taken = await self._insert(first, tally)
+        old = [] if taken is None else [charge for charge in charges if id(charge) not in taken]
+        conflicts = await tell_conflicts(
+            self._connection, old, incarnation_id=self._incarnation_id, now=self._now
         )
-        for charge in first.values()
-    ]
-    fresh_ids = await _insert_events(connection, rows)
-    fresh = [charge for request_id, charge in first.items() if request_id in fresh_ids]
-    taken = {id(charge) for charge in fresh}
-    old = [charge for charge in charges if id(charge) not in taken]
-    conflicts = await tell_conflicts(connection, old, incarnation_id=incarnation_id, now=now)
-    if not fresh:
-        return Posted(repeats=len(old) - conflicts, conflicts=conflicts)
-    await connection.execute(_ROLL_UP, {"fresh": sorted(fresh_ids)})
-    await ledger.post(connection, _transactions(fresh, payers, now=now))
-    uses = [(used.allowance_id, used.taken, used.used) for charge in fresh for used in charge.settled.used]
-    unleased = await authority.post(connection, incarnation_id, uses)
-    return Posted(
-        events=len(fresh),
-        cost=sum(charge.settled.cost_picos for charge in fresh),
-        repeats=len(old) - conflicts,
-        conflicts=conflicts,
-        unleased=sum(unleased.values()),
-    )
+        unleased = await self._follow(tally)
+        return Posted(
+            events=tally.events,
+            cost=tally.cost,
+            repeats=len(old) - conflicts,
+            conflicts=conflicts,
+            unleased=unleased,
+        )
+
+    async def _insert(self, first: dict[RequestId, Charge], tally: Tally) -> set[int]:
+        """Insert those that have no event yet, by way of a stage; returns which they were."""
+        await self._connection.execute(_STAGE)
+        await self._copy("usage_stage", self._encoded(first.values(), tally, count=False))
+        inserted = (await self._connection.execute(_INSERT_EVENTS)).scalars()
+        fresh = [first[RequestId(request_id)] for request_id in inserted]
+        for charge in fresh:
+            tally.add(charge)
+        return {id(charge) for charge in fresh}
+
+    async def _follow(self, tally: Tally) -> int:
+        """What new events move elsewhere; returns what no lease covered of it."""
+        if not tally.events:
+            return 0
+        await tally.roll_up(self._connection)
+        await ledger.post(self._connection, tally.transactions(now=self._now))
+        unleased = await authority.post(self._connection, self._incarnation_id, tally.uses)
+        return sum(unleased.values())
+
+    async def _encoded(self, charges: Iterable[Charge], tally: Tally, *, count: bool) -> AsyncIterator[bytes]:
+        rows = [HEAD]
+        for charge in charges:
+            rows.append(
+                self._rows.encode(
+                    charge,
+                    transaction_id=tally.transaction_of(charge),
+                    purse_use=self._facts.purse_use(charge),
+                )
+            )
+            if count:
+                tally.add(charge)
+            if len(rows) >= _CHUNK_ROWS:
+                yield b"".join(rows)
+                rows.clear()
+        yield b"".join((*rows, TAIL))
+
+    async def _copy(self, table: str, rows: AsyncIterator[bytes]) -> None:
+        driver = (await self._connection.get_raw_connection()).driver_connection
+        await driver.copy_to_table(table, source=rows, columns=EVENT_COLUMNS, format="binary")  # type: ignore[union-attr]
 
 
 async def park(
@@ -192,44 +221,6 @@ async def advance(
             },
         )
     )
-
-
-def _payer(charge: Charge) -> _Payer:
-    return charge.admitted.tenant_id, charge.admitted.currency
-
-
-def _transaction_ids(charges: Iterable[Charge]) -> dict[_Payer, TransactionId]:
-    """An id for each payer's ledger transaction, known before it is posted: events never change."""
-    payers = {_payer(charge) for charge in charges if charge.settled.cost_picos}
-    return {payer: ids.transaction_id() for payer in payers}
-
-
-def _transactions(
-    fresh: Iterable[Charge], payers: dict[_Payer, TransactionId], *, now: datetime
-) -> list[Transaction]:
-    """One transaction for each payer; named by its first request, which no other batch can have."""
-    by_payer: dict[_Payer, list[Charge]] = defaultdict(list)
-    for charge in fresh:
-        if charge.settled.cost_picos:
-            by_payer[_payer(charge)].append(charge)
-    return [
-        Transaction(
-            id=payers[tenant_id, currency],
-            reference=Reference("usage", "batch", min(charge.admitted.request_id for charge in charges)),
-            tenant_id=tenant_id,
-            currency=currency,
-            at=now,
-            entries=ledger.usage_entries(sum(charge.settled.cost_picos for charge in charges)),
-        )
-        for (tenant_id, currency), charges in sorted(by_payer.items())
-    ]
-
-
-async def _insert_events(connection: AsyncConnection, rows: list[tuple[Any, ...]]) -> set[RequestId]:
-    await connection.execute(_STAGE)
-    driver = (await connection.get_raw_connection()).driver_connection
-    await driver.copy_records_to_table("usage_stage", records=rows, columns=EVENT_COLUMNS)  # type: ignore[union-attr]
-    return set((await connection.execute(_INSERT_EVENTS)).scalars())
 
 
 async def _post_refusals(connection: AsyncConnection, batch: Batch) -> int:

@@ -3,81 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from app.core.clock import from_ms
-from app.core.ids import IncarnationId, TransactionId
+from app.core.ids import IncarnationId
 from billing.journal.join import Charge, Entry, Orphan, Refusal, Unreadable
-from billing.journal.tables import usage_event
-from billing.metering.model import Meter, Usage
-from billing.rating.model import Rates
 
-EVENT_COLUMNS = tuple(column.name for column in usage_event.columns)
-_METERS = tuple(meter.value for meter in Meter)
 _json = msgspec.json.Encoder().encode
-
-
-def event_row(
-    charge: Charge,
-    *,
-    incarnation_id: IncarnationId,
-    transaction_id: TransactionId | None,
-    purse_use: tuple[int, int],
-    posted_at: datetime,
-) -> tuple[Any, ...]:
-    """The usage event of a charge, in the order of `EVENT_COLUMNS`; JSON as text, for COPY."""
-    admitted, settled = charge.admitted, charge.settled
-    hold, overrun = purse_use
-    values = {
-        "request_id": admitted.request_id,
-        "tenant_id": admitted.tenant_id,
-        "project_id": admitted.project_id,
-        "key_id": admitted.key_id,
-        "model_id": admitted.model_id,
-        "model_name": admitted.model_name,
-        "deployment_id": admitted.deployment_id,
-        "backend_id": settled.backend_id,
-        "incarnation_id": incarnation_id,
-        "endpoint": admitted.endpoint,
-        "streamed": admitted.streamed,
-        "choices": admitted.choices,
-        "prompts": admitted.prompts,
-        "admitted_at": from_ms(admitted.at_ms),
-        "settled_at": from_ms(settled.at_ms),
-        "outcome": settled.outcome.value,
-        "usage_source": settled.usage_source.value,
-        **_classes(settled.usage),
-        "reasoning": settled.usage.reasoning,
-        **_billed(settled.billed),
-        "unknown_bound": settled.unknown_bound and _json_text(_classes(settled.unknown_bound)),
-        "cost": settled.cost_picos,
-        "currency": admitted.currency,
-        "price_version_id": admitted.price_version_id,
-        "rates": _rates_text(admitted.rates),
-        "hold": hold,
-        "unleased": overrun,
-        "status": settled.status,
-        "error_code": without_nul(settled.error_code),
-        "finish_reason": without_nul(settled.finish_reason),
-        "ttft_ms": settled.ttft_ms,
-        "duration_ms": settled.duration_ms,
-        "bytes_relayed": settled.bytes_relayed,
-        "flags": list(settled.flags),
-        "attempts": _json_text(settled.attempts),
-        "holds": _json_text(
-            [
-                {"allowance_id": used.allowance_id, "held": str(used.held), "used": str(used.used)}
-                for used in settled.used
-            ]
-        ),
-        "payload_hash": charge.payload_hash,
-        "transaction_id": transaction_id,
-        "posted_at": posted_at,
-    }
-    return tuple(values[name] for name in EVENT_COLUMNS)
 
 
 def refusal_row(refusal: Refusal, *, incarnation_id: IncarnationId) -> dict[str, Any]:
@@ -148,19 +82,7 @@ def without_nul(value: Any) -> Any:
     return value
 
 
-def _json_text(value: Any) -> str:
-    text = _json(value).decode()
-    return _json(without_nul(value)).decode() if "\\u0000" in text else text
-
-
-@lru_cache(maxsize=1024)
-def _rates_text(rates: Rates) -> str:
-    return _json_text({name: getattr(rates, name) for name in _METERS})
-
-
-def _classes(usage: Usage) -> dict[str, int]:
-    return {name: getattr(usage, name) for name in _METERS}
-
-
-def _billed(usage: Usage) -> dict[str, int]:
-    return {f"billed_{name}": getattr(usage, name) for name in _METERS}
+def json_bytes(value: Any) -> bytes:
+    """JSON that `jsonb` takes: without U+0000."""
+    data = _json(value)
+    return _json(without_nul(msgspec.to_builtins(value))) if b"\\u0000" in data else data

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
-from billing.journal import burial, hole, lock, parking
+from billing.journal import burial, damages, hole, lock, parking
 from billing.journal.course import Course, Desk, Punch, RunBlocking
 from billing.journal.failures import words
 from billing.journal.metrics import SettlerMetrics
@@ -22,8 +22,8 @@ from billing.quota import authority
 
 log = logging.getLogger(__name__)
 
-BATCH = 2000
-"""Most entries of one transaction."""
+BATCH = 10_000
+"""Most entries of one transaction: about what one reading gives while there is much to catch up with."""
 _KEEP_CLOSED_MS = 7 * 24 * 3600 * 1000
 _CENSUS_S = 10.0
 _MOST_PATIENCE_S = 5.0
@@ -120,29 +120,30 @@ class Settler:
         if course.tail.state is State.LIVE and await self._desk.run_blocking(course.tail.try_bury):
             await course.catch_up()
         if course.tail.state is State.DEAD:
-            await burial.bury(course, self._desk)
-            await self._put_away(course)
+            closed = await burial.bury(course, self._desk)
+            await self._put_away(course, "closed" if closed else "quarantine")
         else:
             await course.free()
         return course.events - before
 
     async def _open(self, path: Path) -> Course | None:
         incarnation_id = IncarnationId(path.name.removesuffix(lock.SUFFIX))
-        known = journal_position.c
-        query = select(known.posted_offset, known.resume_offset).where(known.incarnation_id == incarnation_id)
+        at = journal_position.c
+        query = select(at.posted_offset, at.resume_offset).where(at.incarnation_id == incarnation_id)
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).one_or_none()
+            known = await parking.of(connection, incarnation_id)
         posted, resume = row or (0, 0)
         try:
             tail = await self._desk.run_blocking(JournalTail, path, offset=resume)
         except FileNotFoundError:
             return None
-        course = self._courses[path] = Course(tail, posted=posted, desk=self._desk)
+        course = self._courses[path] = Course(tail, posted=posted, desk=self._desk, known=known)
         return course
 
-    async def _put_away(self, course: Course) -> None:
+    async def _put_away(self, course: Course, folder_name: str) -> None:
         now_ms = self._clock.now_ms()
-        await self._desk.run_blocking(course.tail.archive, at_ms=now_ms)
+        await self._desk.run_blocking(course.tail.archive, folder_name, at_ms=now_ms)
         del self._courses[course.tail.path]
         await self._desk.run_blocking(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
 
@@ -157,6 +158,7 @@ class Settler:
         self._next_census = self._clock.monotonic() + _CENSUS_S
         async with self._engine.connect() as connection:
             self.metrics.parked_open.set(await parking.count(connection))
+            self.metrics.damages_open.set(await damages.count(connection))
             self.metrics.uncovered.set(await authority.uncovered(connection))
 
     def _lag_ms(self) -> int:

@@ -151,6 +151,18 @@ parked_record = Table(
     Index("parked_record_by_request", "request_id"),
 )
 
+journal_damage = Table(
+    "journal_damage",
+    metadata,
+    Column("incarnation_id", Text, primary_key=True),
+    Column("file_offset", BigInteger, primary_key=True),
+    Column("byte_count", BigInteger, nullable=False),
+    Column("found_at", _MOMENT, nullable=False),
+    Column("released_at", _MOMENT),
+    Column("released_by", Text),
+    Column("released_because", Text),
+)
+
 journal_position = Table(
     "journal_position",
     metadata,

@@ -1,4 +1,4 @@
-"""Facts of the journal: how many prompts and answers an event counts, and who resolved a parked record."""
+"""Facts of the journal: an event's prompts and answers, who resolved a parked record, damaged files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,32 @@ ALTER TABLE parked_record
   ADD CONSTRAINT parked_record_resolved CHECK ((resolved_at IS NULL) = (resolution IS NULL)),
   ADD CONSTRAINT parked_record_dismissed CHECK (
     resolution <> 'dismissed' OR (resolved_by IS NOT NULL AND resolved_because IS NOT NULL));
+
+-- Bytes of a journal that no writer wrote. What its incarnation spent there nobody knows: it stays open, its
+-- leases counted, until an operator releases it.
+CREATE TABLE journal_damage (
+  incarnation_id text COLLATE "C" NOT NULL,
+  file_offset bigint NOT NULL CHECK (file_offset >= 0),
+  byte_count bigint NOT NULL CHECK (byte_count > 0),
+  found_at timestamptz NOT NULL,
+  released_at timestamptz,
+  released_by text COLLATE "C",
+  released_because text,
+  PRIMARY KEY (incarnation_id, file_offset),
+  CHECK ((released_at IS NULL) = (released_by IS NULL) AND (released_at IS NULL) = (released_because IS NULL))
+);
+
 DO $$ BEGIN
   IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'steelyard_app') THEN
+    GRANT SELECT, INSERT ON journal_damage TO steelyard_app;
+    GRANT UPDATE (released_at, released_by, released_because) ON journal_damage TO steelyard_app;
     GRANT UPDATE (resolution, resolved_by, resolved_because) ON parked_record TO steelyard_app;
   END IF;
 END $$;
 """
 
 DOWN = """
+DROP TABLE journal_damage;
 ALTER TABLE parked_record
   DROP CONSTRAINT parked_record_dismissed,
   DROP CONSTRAINT parked_record_resolved,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +12,16 @@ from billing.journal.frames import (
     Frame,
     Tail,
     complete_prefix,
-    is_torn_for_good,
+    find_next,
     pack,
     unpack,
 )
+
+
+def record(fields: int) -> bytes:
+    """A payload that begins as records do: a map whose first key is its kind."""
+    return msgspec.msgpack.encode({"type": "settled", **{f"field{n}": n for n in range(fields - 1)}})
+
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 
@@ -40,7 +47,7 @@ def test_a_file_cut_at_any_byte_gives_its_whole_frames_and_is_never_called_corru
         whole = complete_prefix(pieces, cut)
         assert [frame.payload for frame in frames] == payloads[:whole]
         assert tail is (Tail.CLEAN if cut == sum(map(len, pieces[:whole])) else Tail.TORN)
-        assert is_torn_for_good(data[sum(map(len, pieces[:whole])) : cut])
+        assert find_next(data[:cut], sum(map(len, pieces[:whole])) + 1) is None
 
 
 @given(PAYLOADS, st.binary(min_size=2, max_size=40), st.data())
@@ -61,7 +68,7 @@ def test_zeros_after_a_power_cut_are_a_torn_end() -> None:
     frames, tail = unpack(whole + bytes(4096), offset=0)
     assert [frame.payload for frame in frames] == [b"settled"]
     assert tail is Tail.TORN
-    assert is_torn_for_good(bytes(4096))
+    assert find_next(bytes(4096), 1) is None
 
 
 def test_zeros_between_records_are_corrupt() -> None:
@@ -71,10 +78,22 @@ def test_zeros_between_records_are_corrupt() -> None:
 
 
 def test_a_broken_length_that_hides_records_is_no_torn_end() -> None:
-    hidden = bytearray(pack(b"one") + pack(b"two"))
+    first = pack(record(1))
+    hidden = bytearray(first + pack(record(2)))
     hidden[1] = 0x30  # the first length now reaches beyond the file
     assert unpack(bytes(hidden), offset=0) == ([], Tail.TORN)
-    assert not is_torn_for_good(bytes(hidden))
+    assert find_next(bytes(hidden), 1) == len(first)
+
+
+@pytest.mark.parametrize("fields", [1, 15, 16, 300])
+@given(st.binary(max_size=60))
+def test_the_next_record_behind_foreign_bytes_is_found_however_many_fields_it_has(
+    fields: int, foreign: bytes
+) -> None:
+    data = foreign + pack(record(fields))
+    assert find_next(data, 0) == len(foreign)
+    assert find_next(data[:-1], 0) is None
+    assert find_next(data, len(foreign) + 1) is None
 
 
 def test_a_length_that_no_record_has_is_corrupt() -> None:

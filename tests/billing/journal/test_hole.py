@@ -84,9 +84,8 @@ async def test_a_journal_whose_position_is_forgotten_after_its_beginning_was_fre
         await connection.exec_driver_sql("DELETE FROM journal_position")
     again = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
     await again.look()
-    assert list(again.health()[1]["stopped_journals"]) == [incarnation_id]
+    assert await shop.rows("SELECT incarnation_id, file_offset FROM journal_damage") == [(incarnation_id, 0)]
     assert await shop.rows("SELECT status FROM incarnation WHERE id = :id", id=incarnation_id) == ["open"]
-    again.close()
 
 
 async def test_a_disk_that_gives_nothing_back_is_told_of_and_nothing_else_fails(

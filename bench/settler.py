@@ -1,0 +1,374 @@
+"""How fast the settler posts journals, what an event costs, and how soon it is back after an outage.
+
+`make bench-settler` starts a durable PostgreSQL and the settler's own process on throw-away folders, and
+
+1. *catch up*: settles `--count` events that wait in the journals of several incarnations,
+2. *sustain*: settles what gateways write at `--rate` events a second for `--sustain-s`,
+3. *outage*: stops PostgreSQL for `--outage-s` while they go on, starts it again while they go on, and
+   takes the time until the settler's lag is below two seconds.
+
+Then it proves the books: each event once, roll-ups = events = ledger. CPU is that of the settler, and of
+PostgreSQL's whole process tree, as the operating system counts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import text
+
+from app.core import ids
+from app.core.database import connect_engine
+from app.stack.postgres import APP, DATABASE, OWNER, SUPERUSER, Postgres
+from bench import machine
+from bench.market import Market, Size, lend, open_market
+from billing.ledger import proofs
+from migrations import runner
+
+RESULTS = Path(__file__).parent / "results"
+_LAG_MS = 2000
+_PATIENCE_S = 900.0
+_PROBE_PORT = 20_990
+
+
+@dataclass
+class Rig:
+    """PostgreSQL, the settler, and the writers of the moment."""
+
+    folder: Path
+    postgres: Postgres
+    market: Market
+    settler: subprocess.Popen[bytes] | None = None
+    written: dict[str, int] = field(default_factory=lambda: {"settled": 0, "cost": 0, "refused": 0})
+
+    @property
+    def journals(self) -> Path:
+        return self.folder / "journals"
+
+    def url(self, role: str) -> str:
+        return self.postgres.url(DATABASE, role=role)
+
+    def start_settler(self) -> None:
+        environment = os.environ | {
+            "STEELYARD_DATABASE_URL": self.url(APP),
+            "STEELYARD_JOURNAL_DIR": str(self.journals),
+            "STEELYARD_METRICS_PORT": str(_PROBE_PORT),
+        }
+        command = [sys.executable, "-m", "app.bootstrap.settler"]
+        with (self.folder / "settler.log").open("ab") as log:
+            self.settler = subprocess.Popen(command, env=environment, stderr=log)
+
+    def stop_settler(self) -> None:
+        if self.settler is not None:
+            self.settler.terminate()
+            self.settler.wait(timeout=60)
+            self.settler = None
+
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds so far of the settler and of PostgreSQL (ended backends included)."""
+        process = self.postgres._process
+        server = 0.0 if process is None else tree_cpu(process.pid)
+        return {
+            "settler": machine.cpu_seconds([self.settler.pid]) if self.settler else 0.0,
+            "postgres": server,
+        }
+
+    def write(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start writers on new incarnations; returns once they write."""
+        market = self.folder / "market.json"
+        self.market.save(market)
+        command = [sys.executable, "-m", "bench.journals", str(self.journals), str(market), *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def finish(self, writers: subprocess.Popen[str]) -> None:
+        """Wait for writers that end, and add up what they tell."""
+        told, _ = writers.communicate(timeout=_PATIENCE_S)
+        for name, number in json.loads(told).items():
+            self.written[name] += number
+
+
+def tree_cpu(pid: int) -> float:
+    """CPU seconds of a process, its ended children, and its living ones."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    living = 0.0
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError):
+            living += machine.cpu_seconds([int(child)])
+    return machine.cpu_seconds([pid]) + ended + living
+
+
+def lag_ms() -> int | None:
+    """The settler's lag as it tells it, None while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{_PROBE_PORT}/health", timeout=5) as answer:
+            return int(json.load(answer)["lag_ms"])
+    except urllib.error.HTTPError as error:
+        return int(json.load(error)["lag_ms"])
+    except OSError:
+        return None
+
+
+async def one(rig: Rig, query: str) -> Any:
+    """The first row of a query, by a fresh connection."""
+    engine = connect_engine(rig.url(SUPERUSER), pool_size=1, statement_timeout_s=300)
+    try:
+        async with engine.connect() as connection:
+            return (await connection.execute(text(query))).first()
+    finally:
+        await engine.dispose()
+
+
+async def count(rig: Rig) -> int:
+    row = await one(rig, "SELECT count(*) FROM usage_event")
+    return int(row[0])
+
+
+async def renew(rig: Rig) -> None:
+    """New incarnations for the next writers."""
+    fresh = tuple(ids.incarnation_id() for _ in rig.market.incarnations)
+    owner = connect_engine(rig.url(OWNER), pool_size=1)
+    try:
+        await lend(owner, fresh, allowances=sorted({buyer.allowance_id for buyer in rig.market.buyers}))
+    finally:
+        await owner.dispose()
+    rig.market = msgspec.structs.replace(rig.market, incarnations=fresh)
+
+
+async def statements(rig: Rig) -> int:
+    row = await one(
+        rig,
+        "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s JOIN pg_roles r ON r.oid = s.userid "
+        f"WHERE r.rolname = '{APP}'",
+    )
+    return int(row[0])
+
+
+async def settle_all(rig: Rig, *, expected: int) -> None:
+    while await count(rig) < expected:
+        await asyncio.sleep(0.05)
+
+
+async def catch_up(rig: Rig, *, events: int) -> dict[str, Any]:
+    """Post what waits in the journals of dead processes."""
+    before = await count(rig)
+    rig.finish(rig.write("--count", str(events)))
+    size = sum(path.stat().st_size for path in rig.journals.glob("*.journal"))
+    called, begun, cpu = await statements(rig), time.monotonic(), rig.cpu()
+    rig.start_settler()
+    await settle_all(rig, expected=before + events)
+    wall_s = time.monotonic() - begun
+    used = {name: now - cpu[name] for name, now in rig.cpu().items()}
+    calls = await statements(rig) - called
+    rig.stop_settler()
+    return {
+        "events": events,
+        "journal_bytes_per_event": round(size / events),
+        "wall_s": round(wall_s, 2),
+        "events_per_s": round(events / wall_s),
+        "settler_cpu_us_per_event": round(used["settler"] * 1e6 / events, 1),
+        "postgres_cpu_us_per_event": round(used["postgres"] * 1e6 / events, 1),
+        "statements_per_event": round(calls / events, 4),
+    }
+
+
+async def sustain(rig: Rig, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Post what is written at a steady rate; how far behind it is."""
+    await renew(rig)
+    rig.start_settler()
+    writers = rig.write("--rate", str(rate))
+    await asyncio.sleep(2)
+    before, called, begun, cpu = await count(rig), await statements(rig), time.monotonic(), rig.cpu()
+    lags: list[int] = []
+    while time.monotonic() < begun + seconds:
+        lag = await asyncio.to_thread(lag_ms)
+        lags += [] if lag is None else [lag]
+        await asyncio.sleep(0.1)
+    used = {name: now - cpu[name] for name, now in rig.cpu().items()}
+    events = await count(rig) - before
+    wall_s = time.monotonic() - begun
+    calls = await statements(rig) - called
+    writers.terminate()
+    rig.finish(writers)
+    await settle_all(rig, expected=rig.written["settled"])
+    rig.stop_settler()
+    return {
+        "rate_per_s": rate,
+        "wall_s": round(wall_s, 1),
+        "events": events,
+        "events_per_minute": round(events * 60 / wall_s),
+        "lag_p50_ms": sorted(lags)[len(lags) // 2],
+        "lag_max_ms": max(lags),
+        "settler_cpu_us_per_event": round(used["settler"] * 1e6 / events, 1),
+        "postgres_cpu_us_per_event": round(used["postgres"] * 1e6 / events, 1),
+        "statements_per_event": round(calls / events, 4),
+    }
+
+
+async def outage(rig: Rig, *, rate: float, seconds: float) -> dict[str, Any]:
+    """Stop PostgreSQL while the gateways go on; the time until the settler is back."""
+    await renew(rig)
+    rig.start_settler()
+    writers = rig.write("--rate", str(rate))
+    await asyncio.sleep(2)
+    before = await count(rig)
+    await asyncio.to_thread(rig.postgres.stop)
+    stopped = time.monotonic()
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(rig.postgres.start)
+    back = time.monotonic()
+    while (lag := await asyncio.to_thread(lag_ms)) is None or lag >= _LAG_MS:
+        if time.monotonic() - back > _PATIENCE_S:
+            raise TimeoutError("the settler does not catch up")
+        await asyncio.sleep(0.05)
+    caught_up_s = time.monotonic() - back
+    events = await count(rig) - before
+    writers.terminate()
+    rig.finish(writers)
+    await settle_all(rig, expected=rig.written["settled"])
+    rig.stop_settler()
+    return {
+        "rate_per_s": rate,
+        "outage_s": round(back - stopped, 1),
+        "until_lag_below_2s_s": round(caught_up_s, 2),
+        "events_posted_then": events,
+        "events_per_s_then": round(events / caught_up_s),
+    }
+
+
+_BOOKS = """
+SELECT (SELECT count(*) FROM usage_event) AS events,
+  (SELECT coalesce(sum(cost), 0) FROM usage_event) AS cost,
+  (SELECT coalesce(sum(requests), 0) FROM usage_rollup) AS rolled_up,
+  (SELECT coalesce(sum(cost), 0) FROM usage_rollup) AS rolled_up_cost,
+  (SELECT coalesce(sum(e.amount), 0) FROM ledger_entry e JOIN ledger_account a ON a.id = e.account_id
+    WHERE a.kind = 'revenue') AS revenue,
+  (SELECT count(*) FROM (SELECT bucket, tenant_id, project_id, key_id, model_id, price_version_id, currency,
+      usage_source, requests, input, input_cached, output, billed_input, billed_output, cost
+    FROM usage_rollup EXCEPT
+    SELECT date_bin('15 minutes', admitted_at, 'epoch'), tenant_id, project_id, key_id, model_id,
+      price_version_id, currency, usage_source, count(*), sum(input), sum(input_cached), sum(output),
+      sum(billed_input), sum(billed_output), sum(cost) FROM usage_event GROUP BY 1, 2, 3, 4, 5, 6, 7, 8) d)
+    AS wrong_rollups,
+  (SELECT count(*) FROM usage_conflict) AS conflicts,
+  (SELECT count(*) FROM parked_record) AS parked,
+  (SELECT coalesce(sum(uncovered), 0) FROM lease) AS uncovered
+"""
+
+
+async def prove(rig: Rig) -> dict[str, Any]:
+    """The books against what the writers wrote. Raises SystemExit if they differ."""
+    found = {name: int(value) for name, value in (await one(rig, _BOOKS))._mapping.items()}
+    engine = connect_engine(rig.url(OWNER), pool_size=1, statement_timeout_s=300)
+    async with engine.connect() as connection:
+        drifts = await proofs.drifts(connection)
+    await engine.dispose()
+    settled, cost = rig.written["settled"], rig.written["cost"]
+    wanted = {
+        "events": settled,
+        "rolled_up": settled,
+        "cost": cost,
+        "rolled_up_cost": cost,
+        "revenue": cost,
+        **dict.fromkeys(("wrong_rollups", "conflicts", "parked", "uncovered"), 0),
+    }
+    if found != wanted or drifts or rig.written["refused"]:
+        sys.exit(f"the books are wrong: {found}, not {wanted}; drifts: {drifts}")
+    return {
+        name: str(value) if "cost" in name or name == "revenue" else value for name, value in found.items()
+    }
+
+
+async def prepare(folder: Path) -> Rig:
+    """A durable PostgreSQL with the newest schema and a market in it."""
+    postgres = Postgres(folder / "postgres")
+    await asyncio.to_thread(postgres.start)
+    rig = Rig(folder, postgres, Market((), (), ids.price_version_id(), ()))
+    rig.journals.mkdir(mode=0o750)
+    await asyncio.to_thread(runner.upgrade, rig.url(OWNER))
+    superuser = connect_engine(rig.url(SUPERUSER), pool_size=1)
+    async with superuser.connect() as connection:
+        raw = (await connection.get_raw_connection()).driver_connection
+        await raw.execute("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")  # type: ignore[union-attr]
+    await superuser.dispose()
+    await asyncio.to_thread(postgres.stop)
+    await asyncio.to_thread(postgres.start)
+    superuser = connect_engine(rig.url(SUPERUSER), pool_size=1)
+    async with superuser.begin() as connection:
+        await connection.execute(text("CREATE EXTENSION pg_stat_statements"))
+    await superuser.dispose()
+    app, owner = connect_engine(rig.url(APP)), connect_engine(rig.url(OWNER))
+    try:
+        rig.market = await open_market(app, owner, size=Size())
+    finally:
+        await app.dispose()
+        await owner.dispose()
+    return rig
+
+
+async def measure(asked: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
+    """All phases on one rig, which is taken down when `stack` closes."""
+    folder = Path(tempfile.mkdtemp(prefix="steelyard-bench-"))
+    folder.chmod(0o711)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    rig = await prepare(folder)
+    stack.callback(rig.postgres.stop)
+    stack.callback(rig.stop_settler)
+    phases: dict[str, Any] = {}
+    if asked.count:
+        phases["catch_up"] = await catch_up(rig, events=asked.count)
+        print(phases["catch_up"], file=sys.stderr)
+    if asked.sustain_s:
+        phases["sustain"] = await sustain(rig, rate=asked.rate, seconds=asked.sustain_s)
+        print(phases["sustain"], file=sys.stderr)
+    if asked.outage_s:
+        phases["outage"] = await outage(rig, rate=asked.rate, seconds=asked.outage_s)
+        print(phases["outage"], file=sys.stderr)
+    return {**phases, "books": await prove(rig)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", type=float, default=100_000 / 60)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--sustain-s", type=float, default=20)
+    parser.add_argument("--outage-s", type=float, default=30)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the rig is taken down
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        phases = asyncio.run(measure(asked, stack))
+    result = {
+        "benchmark": "settler",
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "market": Size().__dict__,
+        **phases,
+        "wall_s": round(time.monotonic() - started, 1),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "settler.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
