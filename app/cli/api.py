@@ -101,6 +101,27 @@ class Api:
                 return
             query["after"] = page["next"]
 
+    def lines(self, path: str, **query: Any) -> Iterator[bytes]:
+        """The lines of an answer as they come, without their newlines.   path: whole, not below `/api/v1`.
+
+        Raises CommandFailed if the answer breaks off.
+        """
+        import httpx
+
+        known = {name: value for name, value in query.items() if value is not None}
+        rest = b""
+        try:
+            with self._client.stream("GET", path, params=known) as answer:
+                if answer.is_error:
+                    raise _failure(answer.status_code, answer.read())
+                for piece in answer.iter_bytes():
+                    *whole, rest = (rest + piece).split(b"\n")
+                    yield from whole
+            if rest:
+                yield rest
+        except httpx.HTTPError as error:
+            raise _unreachable(str(self._client.base_url), str(error) or type(error).__name__) from error
+
     def only(self, path: str, *, noun: str) -> str:
         """The id of the one row of a list. Raises a usage error if there are none or several."""
         rows = self.get(path, limit=2)["data"]

@@ -20,7 +20,9 @@ from app.cli.commands import (
     stack,
     tenants,
     usage,
+    usage_events,
     verify,
+    verify_events,
     wallets,
 )
 from app.cli.errors import CommandFailed, ExitCode, report
@@ -40,6 +42,8 @@ nouns = (
     audit,
     verify,
 )
+further = (usage_events, verify_events)
+"""Modules that add verbs to a noun of another."""
 for module in nouns:
     app.add_typer(module.verbs)
 

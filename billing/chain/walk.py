@@ -1,0 +1,150 @@
+"""Follows a chain from line to line and says where it is not whole. Pure; constant memory.
+
+After a flaw it goes on from what the line claims, so that one change is told once, not at each line after.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from billing.chain.link import BEGINNING, Head, genesis, hash_of
+from billing.chain.wire import KeptHead, Place
+
+
+class Flaw(StrEnum):
+    """What can be wrong with a line, or with a file."""
+
+    UNREADABLE = "unreadable"
+    CHANGED = "changed"
+    REPLACED = "replaced"
+    MISSING = "missing"
+    OUT_OF_ORDER = "out_of_order"
+    FOREIGN = "foreign"
+    ARITHMETIC = "arithmetic"
+    UNFINISHED = "unfinished"
+    TOTAL = "total"
+    RECOUNT = "recount"
+
+
+class Found(NamedTuple):
+    """A flaw and its numbers in words."""
+
+    flaw: Flaw
+    what: str
+
+
+class Walk:
+    """The state of following one tenant's chain.
+
+    partial: lines may be left out (a filtered download), so only what is there is checked.
+    heads: what the tenant kept; every line up to one of them must be there, as it was.
+    first_day, end_day: of which days, [first, end); None: from the first line's day on, to the last head.
+    """
+
+    def __init__(
+        self,
+        *,
+        partial: bool,
+        heads: Iterable[KeptHead],
+        first_day: str | None = None,
+        end_day: str | None = None,
+    ) -> None:
+        self._partial = partial
+        self._days = (first_day, end_day)
+        self._kept: dict[str, list[KeptHead]] = defaultdict(list)
+        for head in sorted(heads, key=lambda head: (head.day, head.sequence)):
+            self._kept[head.day].append(head)
+        self._head: Head | None = None
+        self._began: str | None = None
+        self.tenant_id: str | None = None
+        self.start = "there are no lines"
+
+    def step(self, place: Place, *, tenant_id: str, digest: bytes) -> list[Found]:
+        """What is wrong with a line or before it."""
+        found = list(self._own(place, digest=digest))
+        if self.tenant_id is None:
+            self.tenant_id, self._began = tenant_id, place.day
+            found += self._begin(place)
+        elif tenant_id != self.tenant_id:
+            return [*found, Found(Flaw.FOREIGN, f"it is of tenant {tenant_id}, not {self.tenant_id}")]
+        else:
+            found += self._follow(place)
+        found += self._against_kept(place)
+        if self._head is None or (place.day, place.sequence) > self._head[:2]:
+            self._head = Head(place.day, place.sequence, bytes.fromhex(place.hash))
+        return found
+
+    def end(self) -> list[Found]:
+        """What the kept heads know of and the file lacks."""
+        if self._partial:
+            return []
+        began, last = self._began or "", self._head[:2] if self._head is not None else ("", 0)
+        first, end = self._days[0] or began, self._days[1] or "~"
+        newest = [heads[-1] for day, heads in sorted(self._kept.items()) if first <= day < end]
+        lacking = [head for head in newest if head.day < began or (head.day, head.sequence) > last]
+        return [
+            Found(Flaw.MISSING, f"{head.day} has lines up to {head.sequence} by the kept head")
+            for head in lacking
+        ]
+
+    def _own(self, place: Place, *, digest: bytes) -> Iterator[Found]:
+        previous = bytes.fromhex(place.previous)
+        hashed = hash_of(previous, day=place.day, sequence=place.sequence, digest=digest)
+        if hashed.hex() != place.hash:
+            yield Found(
+                Flaw.CHANGED, f"its content gives hash {hashed.hex()[:16]}…, it says {place.hash[:16]}…"
+            )
+
+    def _begin(self, place: Place) -> Iterator[Found]:
+        """What the first line tells of what was before it."""
+        assert self.tenant_id is not None
+        if place.sequence > 1:
+            self.start = f"begins within {place.day}, at line {place.sequence}"
+            if not self._partial:
+                yield Found(Flaw.MISSING, f"lines 1 to {place.sequence - 1} of {place.day} are not there")
+            return
+        earlier = [heads[-1] for day, heads in sorted(self._kept.items()) if day < place.day]
+        roots = [(BEGINNING, "begins with the tenant's first line")]
+        roots += [(bytes.fromhex(head.hash), f"goes on from the kept head of {head.day}") for head in earlier]
+        self.start = f"begins with {place.day}; what was before it, the file can't tell"
+        for before, words in roots:
+            if genesis(self.tenant_id, day=place.day, before=before).hex() == place.previous:
+                self.start = words
+
+    def _follow(self, place: Place) -> Iterator[Found]:
+        """What is wrong between the line before and this one."""
+        head, here = self._head, (place.day, place.sequence)
+        assert head is not None
+        if here <= head[:2]:
+            yield Found(
+                Flaw.OUT_OF_ORDER, f"line {head.sequence} of {head.day} came before it: moved or twice"
+            )
+        elif place.day == head.day and place.sequence == head.sequence + 1:
+            if place.previous != head.hash.hex():
+                yield Found(Flaw.REPLACED, "the line before it is not the one that it was linked to")
+        elif self._partial:
+            return
+        elif place.day == head.day:
+            gap = f"{head.sequence + 1} to {place.sequence - 1}"
+            yield Found(Flaw.MISSING, f"lines {gap} of {place.day} are missing before it")
+        else:
+            yield from self._turn(place, head)
+
+    def _turn(self, place: Place, head: Head) -> Iterator[Found]:
+        """What is wrong between the last line of a day and a line of a later one."""
+        assert self.tenant_id is not None
+        if place.sequence > 1:
+            yield Found(Flaw.MISSING, f"lines 1 to {place.sequence - 1} of {place.day} are missing before it")
+        elif genesis(self.tenant_id, day=place.day, before=head.hash).hex() != place.previous:
+            what = f"{place.day} does not go on from line {head.sequence} of {head.day}"
+            yield Found(Flaw.MISSING, f"{what}: the end of that day or whole days between are missing")
+
+    def _against_kept(self, place: Place) -> Iterator[Found]:
+        for head in self._kept.get(place.day, ()):
+            if head.sequence == place.sequence and head.hash != place.hash:
+                yield Found(
+                    Flaw.REPLACED, f"its hash is {place.hash[:16]}…, the kept head says {head.hash[:16]}…"
+                )
