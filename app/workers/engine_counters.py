@@ -53,12 +53,23 @@ def read_engines(database_url: str, *, clock: Clock | None = None) -> Scraped:
     return scraped
 
 
-async def scrape(engines: Sequence[Engine], *, clock: Clock) -> Scraped:
-    """The counters of every engine whose software is known to have some. Never raises."""
+async def scrape(engines: Sequence[Engine], *, clock: Clock, timeout_s: float = TIMEOUT_S) -> Scraped:
+    """The counters of every engine whose software is known to have some. Never raises.
+
+    timeout_s: longest time for one engine.
+    """
     asked = [engine for engine in engines if engine.engine in ENGINES]
     turns = asyncio.Semaphore(AT_ONCE)
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client:
-        answers = await asyncio.gather(*(_read(client, engine, turns=turns, clock=clock) for engine in asked))
+    async with httpx.AsyncClient(timeout=timeout_s, follow_redirects=False, trust_env=False) as client:
+
+        async def read(engine: Engine) -> Reading | None:
+            try:
+                async with turns, asyncio.timeout(timeout_s):
+                    return await _read(client, engine, clock=clock)
+            except (TimeoutError, httpx.HTTPError, httpx.InvalidURL):
+                return None
+
+        answers = await asyncio.gather(*map(read, asked))
     told = dict(zip((engine.backend_id for engine in asked), answers, strict=True))
     return Scraped(
         {backend_id: reading for backend_id, reading in told.items() if reading is not None},
@@ -66,18 +77,12 @@ async def scrape(engines: Sequence[Engine], *, clock: Clock) -> Scraped:
     )
 
 
-async def _read(
-    client: httpx.AsyncClient, engine: Engine, *, turns: asyncio.Semaphore, clock: Clock
-) -> Reading | None:
+async def _read(client: httpx.AsyncClient, engine: Engine, *, clock: Clock) -> Reading | None:
     """An engine's counters as of the moment it was asked, at the earliest; None if it has no page for us."""
-    try:
-        async with turns, asyncio.timeout(TIMEOUT_S):
-            asked_at = from_ms(clock.now_ms())
-            async with client.stream("GET", f"{engine.base_url}/metrics") as answer:
-                page = await _page(answer) if answer.status_code == 200 else None
-                process = answer.headers.get(_PROCESS_HEADER)
-    except (TimeoutError, httpx.HTTPError, httpx.InvalidURL):
-        return None
+    asked_at = from_ms(clock.now_ms())
+    async with client.stream("GET", f"{engine.base_url}/metrics") as answer:
+        page = await _page(answer) if answer.status_code == 200 else None
+        process = answer.headers.get(_PROCESS_HEADER)
     if page is None:
         return None
     names = ENGINES[engine.engine]

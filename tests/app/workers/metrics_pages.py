@@ -1,0 +1,38 @@
+"""Engines that tell their counters, each in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+PAGE = b'vllm:prompt_tokens_total{model_name="m"} 7.0\nvllm:generation_tokens_total{model_name="m"} 3.0\n'
+
+
+@asynccontextmanager
+async def serve_pages() -> AsyncIterator[str]:
+    """An address: below `/well` a page, below `/moved` a redirect to it, and worse ones below other paths."""
+    silent = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        if path.startswith("/silent"):
+            await silent.wait()
+        answers = {
+            "/well/metrics": (b"200 OK", b"process-start-time-unix: 42\r\n", PAGE),
+            "/moved/metrics": (b"302 Found", b"location: /well/metrics\r\n", b""),
+            "/endless/metrics": (b"200 OK", b"", b"# more\n" * (1 << 20)),
+        }
+        status, head, body = answers.get(path, (b"404 Not Found", b"", b""))
+        writer.write(b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, head, body))
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        silent.set()
+        server.close()
+        await server.wait_closed()
