@@ -38,6 +38,7 @@ from app.gateway.server import GatewayServer, PortTaken, listen
 from app.gateway.settle import SettleDesk
 from app.gateway.tokenizer import TokenCounter
 from app.gateway.tokenizer_files import TokenizerFiles
+from billing.journal.room import Limits
 from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
 from billing.quota.leases import Leases
@@ -124,7 +125,9 @@ class GatewayProcess:
             incarnation_id=self._incarnation_id,
             clock=clock,
             commit_ms=own.journal_commit_ms,
+            limits=Limits(own.journal_max_bytes, own.journal_free_bytes),
         )
+        self._journal.on_broken = self._journal_broke
         self._borrower = Borrower(
             pool,
             leases=self._leases,
@@ -281,6 +284,11 @@ class GatewayProcess:
         log.error("incarnation_closed", extra={"incarnation_id": self._incarnation_id})
         self.stop(exit_code=3)
 
+    def _journal_broke(self) -> None:
+        """The disk can't be trusted with this journal any more: end, so that a new one is begun."""
+        log.critical("gateway_ends", extra={"reason": self._journal.failure if self._journal else None})
+        self.stop(exit_code=4)
+
     def _health(self) -> tuple[bool, dict[str, Any]]:
         journal = self._journal
         facts: dict[str, Any] = {
@@ -291,6 +299,7 @@ class GatewayProcess:
             "catalog_error": self._feed.last_error,
             "journal_writable": journal is not None and journal.writable,
             "journal_failure": journal.failure if journal is not None else None,
+            "journal_bytes": journal.held_bytes if journal is not None else None,
             "quota_cut_off": self._borrower.cut_off if self._borrower is not None else None,
         }
         return self._state == "serving" and bool(facts["journal_writable"]), facts

@@ -78,6 +78,16 @@ class Settings(BaseSettings):
         le=1000,
         description="Longest time for which settled records are gathered before one disk sync.",
     )
+    journal_max_bytes: int = Field(
+        4 * 1024**3,
+        ge=0,
+        description="Most unposted bytes in a gateway's journal; beyond it admits no more. 0: no bound.",
+    )
+    journal_free_bytes: int = Field(
+        64 * 1024**2,
+        ge=0,
+        description="Least free space on the journal's disk; below it a gateway admits no more.",
+    )
     progress_interval_s: float = Field(
         2.0, gt=0, description="Time between two progress rows of a running stream in the journal."
     )

@@ -45,6 +45,7 @@ def _of_journal(journal: JournalWriter) -> Iterable[Family]:
         "steelyard_journal_writable", "1 while the journal takes records.", value=int(journal.writable)
     )
     yield gauge("steelyard_journal_backlog", "Records not yet written to disk.", value=journal.backlog)
+    yield gauge("steelyard_journal_bytes", "What the journal takes of the disk.", value=journal.held_bytes)
     yield counter("steelyard_journal_records_total", "Records written.", value=journal.records)
     yield counter("steelyard_journal_groups_total", "Groups committed.", value=journal.groups)
 

@@ -1,5 +1,6 @@
 """An open journal file: whole frames or none, whatever the disk says.
 
+While it is short of room nothing more should be admitted, but what runs is still written (`room.py`).
 When the disk is full, the file is cut back to its last whole frame (the settler may have read all whole
 ones, never a part), so what follows stays readable. A failed *sync* is for good: the kernel has dropped
 the pages and nobody can know what is on the disk.
@@ -9,28 +10,41 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from billing.journal import frames
+from billing.journal import frames, room
+from billing.journal.room import UNLIMITED
 
 log = logging.getLogger(__name__)
+
+_MEASURE_BYTES = 1024 * 1024
 
 
 class JournalFile:
     """Owns the descriptor, and with it the lock.
 
     writable: False while the disk has no space, True again after a write that went well.
-    broken: for good.   failure: why, for people.
+    lack: why there is no room to admit more, as last measured, or None.
+    broken: for good.   failure: why, for people.   on_broken: called once, from the thread that found out.
     """
 
     def __init__(self, descriptor: int, *, path: Path) -> None:
         self.path = path
         self.writable = True
         self.broken = False
+        self.lack: str | None = None
+        self.limits = UNLIMITED
         self.failure: str | None = None
+        self.on_broken: Callable[[], None] | None = None
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
+        self._unmeasured = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes of the disk now; 0 once it is closed."""
+        return 0 if self._descriptor < 0 else room.held_bytes(self._descriptor)
 
     def write(self, pieces: Sequence[bytes]) -> int:
         """How many of the frames are whole in the file (not yet on the disk); it ends with the last one."""
@@ -42,10 +56,20 @@ class JournalFile:
         except OSError as error:
             return self._cut(pieces, done, error=error)
         self._size += done
+        self._unmeasured += done
+        if self._unmeasured >= _MEASURE_BYTES:
+            self.measure()
         if not self.writable:
             self.writable, self.failure = True, None
             log.warning("journal_writable_again")
         return len(pieces)
+
+    def measure(self) -> None:
+        """See whether there is room to admit more."""
+        self._unmeasured = 0
+        was, self.lack = self.lack, room.lack(self._descriptor, self.limits)
+        if (was is None) != (self.lack is None):
+            log.warning("journal_room", extra={"lack": self.lack, "file": self.path.name})
 
     def sync(self) -> bool:
         """Bring to the disk what was written before the call; False if it can't be, for good."""
@@ -58,12 +82,16 @@ class JournalFile:
 
     def break_off(self, reason: str) -> None:
         """Never write again."""
-        self.broken, self.writable, self.failure = True, False, reason
+        was, self.broken = self.broken, True
+        self.writable, self.failure = False, reason
         log.critical("journal_broken", extra={"reason": reason, "file": self.path.name})
+        if self.on_broken is not None and not was:
+            self.on_broken()
 
     def close(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+        self._descriptor = -1
 
     def _cut(self, pieces: Sequence[bytes], done: int, *, error: OSError) -> int:
         whole = frames.complete_prefix(pieces, done)

@@ -4,16 +4,16 @@ Records of one turn of the loop are written to the file by one call at the turn'
 admission is in the kernel's hands before the loop can see a byte of its answer: a killed process loses
 none that a client or an engine's answer could know of (a power cut may: hence the sync, `sync.py`).
 
-When the disk is full, settled records are answered False and forgotten: their requests end as `lost`,
-by their last progress row. Admitted and progress records are kept and tried again, which also finds
-out that there is space.
+When the disk is full, settlements are answered False and kept, as what they are then: requests whose
+client never got the end. They are tried again, with the admissions and the last progress row, which also
+finds out that there is space. Short of room (`room.py`), it still takes whatever ends a running request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -21,20 +21,29 @@ from app.core.clock import Clock
 from app.core.ids import IncarnationId
 from billing.journal import frames, lock
 from billing.journal.file import JournalFile
-from billing.journal.model import RECORD_VERSION, Admitted, Opened, Progress, Record, Settled, encode
+from billing.journal.model import (
+    RECORD_VERSION,
+    Admitted,
+    Opened,
+    Progress,
+    Record,
+    Refused,
+    Settled,
+    encode,
+)
+from billing.journal.room import UNLIMITED, Limits
 from billing.journal.sync import OnDurable, OpenSyncer, Syncer, SyncThread, answer
+from billing.journal.undelivered import undelivered
 
-_KEPT = (Admitted, Progress)
 _RETRY_S = 0.5
+_UNSYNCED = (Admitted, Refused)
+"""An admission alone can wait for the next settlement."""
 
 
 class _Item(NamedTuple):
     frame: bytes
-    on_durable: OnDurable | None
-    kept: bool
-    """Whether it is tried again after the disk was full."""
-    synced: bool
-    """Whether it has to be synced: an admission alone can wait for the next settlement."""
+    record: Record
+    on_durable: OnDurable | None = None
 
 
 class OpenFile(Protocol):
@@ -46,7 +55,7 @@ class OpenFile(Protocol):
 class JournalWriter:
     """The open, locked journal of this process. Methods are called from the event loop's thread only.
 
-    records: those written.
+    records: those written.   on_broken: called once, in the loop, when it is broken for good.
     """
 
     def __init__(self, file: JournalFile, *, syncer: Syncer, clock: Clock) -> None:
@@ -58,7 +67,10 @@ class JournalWriter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: list[_Item] = []
         self._flushing = False
+        self._retrying = False
         self._closing = False
+        self.on_broken: Callable[[], None] | None = None
+        file.on_broken = self._broke
 
     @classmethod
     def create(
@@ -68,6 +80,7 @@ class JournalWriter:
         incarnation_id: IncarnationId,
         clock: Clock,
         commit_ms: int,
+        limits: Limits = UNLIMITED,
         open_file: OpenFile = JournalFile,
         open_syncer: OpenSyncer | None = None,
     ) -> JournalWriter:
@@ -84,6 +97,8 @@ class JournalWriter:
         )
         descriptor = lock.create_locked(folder, incarnation_id, head=frames.pack(encode(opened)))
         file = open_file(descriptor, path=lock.path_of(folder, incarnation_id))
+        file.limits = limits
+        file.measure()
         if open_syncer is None:
             return cls(file, syncer=SyncThread(file, clock=clock, commit_s=commit_ms / 1000), clock=clock)
         return cls(file, syncer=open_syncer(file), clock=clock)
@@ -95,13 +110,18 @@ class JournalWriter:
 
     @property
     def writable(self) -> bool:
-        """False once the disk refuses: stop admitting. True again when it has space."""
-        return self._file.writable
+        """False once the disk refuses or room is short: stop admitting. True again when it has space."""
+        return self._file.writable and self._file.lack is None
 
     @property
     def failure(self) -> str | None:
         """Why it is not writable, for people."""
-        return self._file.failure
+        return self._file.failure or self._file.lack
+
+    @property
+    def held_bytes(self) -> int:
+        """What the journal takes of the disk now."""
+        return self._file.held_bytes
 
     @property
     def backlog(self) -> int:
@@ -111,8 +131,7 @@ class JournalWriter:
     def append(self, record: Record) -> None:
         """Write a record that nobody waits for: admitted, progress, refused. Dropped after `close`."""
         if not self._closing:
-            kept = isinstance(record, _KEPT)
-            self._put(_Item(frames.pack(encode(record)), None, kept, isinstance(record, Progress)))
+            self._put(_Item(frames.pack(encode(record)), record))
 
     def settle(self, record: Settled, on_durable: OnDurable) -> None:
         """Write the end of a request; `on_durable` is called once, in the loop, never from within.
@@ -122,7 +141,7 @@ class JournalWriter:
         if self._closing:
             asyncio.get_running_loop().call_soon(on_durable, False)
         else:
-            self._put(_Item(frames.pack(encode(record)), on_durable, kept=False, synced=True))
+            self._put(_Item(frames.pack(encode(record)), record, on_durable))
 
     async def close(self) -> None:
         """Write and sync what is queued, tell its callers, release the lock. Idempotent."""
@@ -154,23 +173,45 @@ class JournalWriter:
             return
         written = self._file.write([item.frame for item in group])
         self.records += written
-        if waiting := [item.on_durable for item in group[:written] if item.synced]:
+        if waiting := [item.on_durable for item in group[:written] if not isinstance(item.record, _UNSYNCED)]:
             self._syncer.add(waiting)
-        if written < len(group) or not self._file.writable:
+        if written < len(group) or not self.writable:
             self._keep(group[written:])
 
     def _keep(self, unwritten: Sequence[_Item]) -> None:
-        self._queue = [item for item in unwritten if item.kept]
+        """Keep what has to be in the file later, answer who waits, and look again soon."""
+        self._queue = [*_to_keep(unwritten), *self._queue]
         answer([(item.on_durable, False) for item in unwritten])
-        if not self._flushing and self._loop is not None and not self._closing:
-            self._flushing = True
+        if not self._retrying and self._loop is not None and not self._closing:
+            self._retrying = True
             self._loop.call_later(_RETRY_S, self._try_again)
 
     def _try_again(self) -> None:
         """See whether there is space: by what was kept, or by a record that says nothing."""
+        self._retrying = False
         if self._closing:
             return
-        if not self._queue:
+        self._file.measure()
+        if not self._file.writable and not self._queue:
             probe = Progress(at_ms=self._clock.now_ms(), readings=())
-            self._queue.append(_Item(frames.pack(encode(probe)), None, kept=False, synced=False))
+            self._queue.append(_Item(frames.pack(encode(probe)), probe))
         self._flush()
+
+    def _broke(self) -> None:
+        """From whatever thread found out."""
+        if self.on_broken is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self.on_broken)
+
+
+def _to_keep(unwritten: Sequence[_Item]) -> Iterator[_Item]:
+    """Admissions, what settlements become, and the last progress row: it tells more than those before."""
+    last = next((item for item in reversed(unwritten) if isinstance(item.record, Progress)), None)
+    for item in unwritten:
+        match item.record:
+            case Settled() as settled:
+                late = undelivered(settled) if item.on_durable is not None else settled
+                yield _Item(frames.pack(encode(late)), late)
+            case Admitted():
+                yield item
+    if last is not None:
+        yield last

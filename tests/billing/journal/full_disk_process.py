@@ -17,6 +17,7 @@ from app.core.clock import SystemClock
 from billing.journal.frames import Tail, unpack
 from billing.journal.model import Admitted, Settled, decode
 from billing.journal.writer import JournalWriter
+from billing.metering.model import Outcome
 from tests.billing.journal.shop import Catalogue, settled
 
 LIMIT = 16_384
@@ -87,17 +88,22 @@ async def main(folder: Path, kind: str) -> None:
     request, answer = await settle_one(writer)
     assert answer
     await writer.close()
-    assert ended(writer.path) == durable | {request}
-    assert_consistent(writer.path)
+    assert_consistent(writer.path, delivered=durable | {request})
 
 
-def assert_consistent(path: Path) -> None:
-    """Each admission is there once, also those that met the full disk; each end after its admission."""
+def assert_consistent(path: Path, *, delivered: set[ids.RequestId]) -> None:
+    """Each admission and each end is there once, the refused ones as never delivered and free of charge."""
     frames, _ = unpack(path.read_bytes(), offset=0)
     records = [decode(frame.payload) for frame in frames]
     admitted = [record.request_id for record in records if isinstance(record, Admitted)]
-    assert len(admitted) == len(set(admitted)) == 41
-    assert ended(path) <= set(admitted)
+    ends = [record for record in records if isinstance(record, Settled)]
+    assert len(admitted) == len(set(admitted)) == len(ends) == 41
+    assert {end.request_id for end in ends} == set(admitted)
+    for end in ends:
+        if end.request_id in delivered:
+            assert (end.outcome, end.flags) == (Outcome.COMPLETED, ())
+        else:
+            assert (end.outcome, end.cost_picos, end.flags) == (Outcome.LOST, 0, ("not_delivered",))
 
 
 if __name__ == "__main__":

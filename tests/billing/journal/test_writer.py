@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from app.core import ids
 from app.core.clock import ManualClock
-from billing.journal import lock
+from billing.journal import hole, lock
 from billing.journal.file import JournalFile
 from billing.journal.frames import Tail, unpack
-from billing.journal.model import Opened, Record, Settled, decode
+from billing.journal.model import Opened, Progress, Record, Settled, decode
+from billing.journal.room import Limits
 from billing.journal.sync import SyncThread
+from billing.journal.undelivered import undelivered
 from billing.journal.writer import JournalWriter
+from billing.metering.model import Outcome
 from tests.billing.journal.shop import Catalogue, settled
 
 ROOT = Path(__file__).parents[3]
@@ -185,3 +190,103 @@ def test_a_full_disk_stops_admission_and_space_brings_it_back(tmp_path: Path) ->
 
 def test_a_file_that_may_not_grow_stops_admission_until_it_may(tmp_path: Path) -> None:
     subprocess.run([*FULL, str(tmp_path), "limit"], cwd=ROOT, check=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def test_a_journal_that_holds_its_share_admits_no_more_but_records_every_end_until_it_is_posted(
+    tmp_path: Path,
+) -> None:
+    writer = JournalWriter.create(
+        tmp_path,
+        incarnation_id=ids.incarnation_id(),
+        clock=ManualClock(),
+        commit_ms=1,
+        limits=Limits(max_bytes=2 * 1024 * 1024),
+    )
+    bulk = {"error": "x" * 60_000}
+    while writer.writable:
+        assert await settle(writer, settled(SOMEONE.admitted(), attempts=(bulk,)))
+    assert writer.failure is not None
+    assert "not posted" in writer.failure
+    assert 1024 * 1024 < writer.held_bytes < 4 * 1024 * 1024
+    assert await settle(writer, settled(SOMEONE.admitted()))
+    hole.punch(writer.path, end=writer.path.stat().st_size)
+    await until(lambda: writer.writable)
+    assert writer.failure is None
+    await writer.close()
+    assert writer.held_bytes == 0
+
+
+async def test_a_disk_with_less_than_the_reserve_left_admits_nothing(tmp_path: Path) -> None:
+    writer = JournalWriter.create(
+        tmp_path,
+        incarnation_id=ids.incarnation_id(),
+        clock=ManualClock(),
+        commit_ms=1,
+        limits=Limits(free_bytes=2**62),
+    )
+    assert not writer.writable
+    assert writer.failure is not None
+    assert "bytes left" in writer.failure
+    assert await settle(writer, settled(SOMEONE.admitted()))
+    await writer.close()
+
+
+class FailingDisk(JournalFile):
+    """A disk that refuses what it is told to."""
+
+    error: OSError | None = None
+
+    def write(self, pieces: Sequence[bytes]) -> int:
+        return super().write(pieces) if self.error is None else self._cut(pieces, 0, error=self.error)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+async def test_a_refused_settlement_is_recorded_later_as_one_that_nobody_got_the_end_of(
+    tmp_path: Path, number: int
+) -> None:
+    disks: list[FailingDisk] = []
+
+    def open_file(descriptor: int, *, path: Path) -> FailingDisk:
+        disks.append(FailingDisk(descriptor, path=path))
+        return disks[0]
+
+    writer = JournalWriter.create(
+        tmp_path, incarnation_id=ids.incarnation_id(), clock=ManualClock(), commit_ms=1, open_file=open_file
+    )
+    completed, cancelled = SOMEONE.admitted(), SOMEONE.admitted()
+    writer.append(completed)
+    writer.append(cancelled)
+    await asyncio.sleep(0)
+    disks[0].error = OSError(number, os.strerror(number))
+    ends = [settled(completed), settled(cancelled, outcome=Outcome.CLIENT_CANCELLED)]
+    assert await asyncio.gather(*(settle(writer, end) for end in ends)) == [False, False]
+    assert not writer.writable
+    for at_ms in (1, 2, 3):
+        writer.append(Progress(at_ms=at_ms, readings=()))
+        await asyncio.sleep(0)
+    assert writer.backlog == 3, "of the progress rows only the last is kept"
+    disks[0].error = None
+    await until(lambda: writer.writable)
+    await writer.close()
+    late = records_in(writer.path)[3:]
+    assert late == [undelivered(ends[0]), ends[1], Progress(at_ms=3, readings=())]
+    assert isinstance(late[0], Settled)
+    assert (late[0].outcome, late[0].cost_picos, late[0].usage) == (Outcome.LOST, 0, ends[0].usage)
+
+
+async def test_a_broken_disk_is_told_of_once_in_the_loop(tmp_path: Path) -> None:
+    receiver, sender = os.pipe()
+    file, clock = JournalFile(sender, path=tmp_path / "pipe"), ManualClock()
+    writer = JournalWriter(file, syncer=SyncThread(file, clock=clock, commit_s=0.001), clock=clock)
+    told: list[bool] = []
+    writer.on_broken = lambda: told.append(writer.writable)
+    assert not await settle(writer, settled(SOMEONE.admitted()))
+    assert not await settle(writer, settled(SOMEONE.admitted()))
+    assert told == [False]
+    await writer.close()
+    os.close(receiver)
