@@ -64,6 +64,7 @@ async def play_rounds(stack: Stack, progress: Progress) -> dict[str, Any]:
             progress.update(task, description=f"kill -9 {one.victim} under load")
             played.append(await under.play(one))
             progress.advance(task)
+    progress.update(task, description="kill -9 under load")
     wrong = {name: played[-1].wrong[name] for name in MUST_BE_ZERO}
     return {
         "seed": SEED,
@@ -92,10 +93,12 @@ def _sums(played: Iterable[Played]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The figures as a table."""
-    table = Table("", *SEEN, *MUST_BE_ZERO)
-    for kind, sums in (*result["by_kind"].items(), ("total", result["total"])):
-        table.add_row(f"{kind} × {sums['rounds']}", *(str(sums[name]) for name in (*SEEN, *MUST_BE_ZERO)))
+    """The figures as a table: a column for each kind of kill."""
+    columns = {**result["by_kind"], "total": result["total"]}
+    table = Table("", *columns, header_style="")
+    for name in ("rounds", *SEEN, *MUST_BE_ZERO):
+        style = "red" if name in MUST_BE_ZERO and any(sums[name] for sums in columns.values()) else ""
+        table.add_row(name, *(str(sums[name]) for sums in columns.values()), style=style)
     CONSOLE.print(table)
     for finding in result["findings"]:
         CONSOLE.print(finding, style="red")

@@ -11,7 +11,10 @@ from tests.mutation.patch import Mutant, Patch
 _SPLIT = """await self._connection.exec_driver_sql("COMMIT")
         await self._connection.exec_driver_sql("BEGIN")
         """
-_JOURNAL_TESTS = "tests/billing/journal/"
+_SET_ASIDE = "tests/billing/journal/test_set_aside.py::"
+
+NONE = Mutant("none", "nothing is wrong", ())
+"""The product as it is."""
 
 ALL = (
     Mutant(
@@ -109,7 +112,6 @@ ALL = (
         "forgets_progress",
         "a lost request is settled as if nobody had counted it",
         (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
-        tests=(_JOURNAL_TESTS + "test_death.py",),
     ),
     Mutant(
         "keeps_the_hold",
@@ -191,13 +193,13 @@ ALL = (
         "forgets_the_payload_hash",
         "a second settlement that says otherwise passes for a repeat",
         (Patch("billing.journal.conflicts", "!= charge.payload_hash", "== b''"),),
-        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+        tests=(_SET_ASIDE + "test_a_second_settlement_that_says_otherwise_is_a_conflict_not_a_charge",),
     ),
     Mutant(
         "parks_without_holds",
         "what is set aside holds nothing of its wallet",
         (Patch("billing.journal.rows", '"holds": holds,', '"holds": [],'),),
-        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+        tests=(_SET_ASIDE + "test_each_flawed_record_is_parked_and_every_other_one_is_posted",),
     ),
     Mutant(
         "takes_any_tail",
@@ -209,7 +211,7 @@ ALL = (
                 "",
             ),
         ),
-        tests=(_JOURNAL_TESTS + "test_set_aside.py",),
+        tests=(_SET_ASIDE + "test_a_corrupt_frame_costs_no_other_record_and_keeps_its_incarnation_open",),
     ),
     Mutant(
         "closes_before_it_posts",

@@ -1,0 +1,61 @@
+"""`python -m tests.mutation NAME simulate FIRST COUNT FOLDER TEMPLATE` or `… NAME test TEST…`.
+
+What becomes of a mutant. A simulation needs the folder of a PostgreSQL that runs, and a database in it
+with the newest schema.
+
+Exits with 1 if it was caught, with 0 if it survived; a simulation prints the seed and what it found as JSON.
+Without arguments, the mutants are listed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.mutation.mutants import ALL, NONE
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print("\n".join(f"{mutant.name:32} {mutant.does}" for mutant in ALL))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    name, how, *rest = arguments
+    next(mutant for mutant in (NONE, *ALL) if mutant.name == name).infect()
+    if how == "test":
+        return _test(rest)
+    first, count, folder, template = rest
+    seeds = range(int(first), int(first) + int(count))
+    return _simulate(seeds, folder=Path(folder), template=template)
+
+
+def _simulate(seeds: range, *, folder: Path, template: str) -> int:
+    from app.stack.postgres import Postgres
+    from tests.database import Server
+    from tests.simulation.run import arena_on, simulate
+
+    logging.disable(logging.CRITICAL)
+    with arena_on(Server(Postgres(folder, durable=False)), template=template) as arena:
+        for seed in seeds:
+            try:
+                findings = simulate(seed, database=arena).findings
+            except Exception as error:  # noqa: BLE001 - the rim: a mutant may break anything; caught as well
+                findings = [repr(error)]
+            if findings:
+                print(json.dumps({"seed": seed, "found": findings[0]}), flush=True)
+                return 1
+    return 0
+
+
+def _test(tests: Sequence[str]) -> int:
+    import pytest
+
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
