@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from app.cli.commands import (
     audit,
     backends,
+    corrections,
     deployments,
     keys,
     models,
@@ -40,6 +41,7 @@ nouns = (
     usage,
     requests,
     audit,
+    corrections,
     verify,
 )
 further = (usage_events, verify_events)

@@ -19,7 +19,8 @@ Columns = Mapping[str, str]
 """Field (dots reach into objects) → heading."""
 
 _NUMBERS = (
-    "amount posted held available cost price requests unknown_requests tokens total weight sequence limit"
+    "amount posted held available remaining burned expired cost price requests unknown_requests tokens total "
+    "weight sequence limit priority"
 )
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
 _ENDLESS = 10_000

@@ -19,6 +19,7 @@ class Destination:
 DESTINATIONS = (
     Destination("/", "Home", Scope.SELF_READ),
     Destination("/requests", "Requests", Scope.REQUESTS_READ),
+    Destination("/wallets", "Wallets", Scope.WALLETS_READ),
 )
 
 

@@ -15,6 +15,7 @@ from app.control.guard import ControlMetrics, Guard
 from app.control.views import (
     backends,
     catalog,
+    corrections,
     keys,
     members,
     metering_policy,
@@ -46,6 +47,7 @@ _ROOMS = (
     metering_policy,
     requests,
     organization,
+    corrections,
     reconciliation,
     members,
 )
@@ -55,7 +57,8 @@ _TAGS = [
     {"name": "catalogue", "description": "Models and their deployments."},
     {"name": "backends", "description": "Engines and their addresses."},
     {"name": "prices", "description": "Price books and their dated versions."},
-    {"name": "wallets", "description": "Prepaid balances."},
+    {"name": "wallets", "description": "Prepaid balances, and the grants that fill them."},
+    {"name": "corrections", "description": "What was given back or charged for single requests."},
     {"name": "usage", "description": "Tokens, cost, and each request explained."},
     {"name": "reconciliation", "description": "Whether all books, and the engines, tell the same."},
     {"name": "members", "description": "People, their access tokens, and what they did."},

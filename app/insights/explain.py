@@ -17,6 +17,7 @@ from app.insights.entries import list_transaction_entries
 from app.insights.remedies import remedy_for
 from app.insights.requests import REFUSED, usage_of
 from billing.journal.tables import parked_record, refusal, usage_event
+from billing.ledger.tables import usage_correction
 from billing.metering.model import Meter
 from billing.quota.tables import allowance
 
@@ -60,7 +61,31 @@ async def _settled(connection: AsyncConnection, event: Any) -> Explanation:
         "attempts": [_attempt(each) for each in event["attempts"]],
         "usage": _usage(event),
         "charge": _charge(event),
+        "corrections": await _corrections(connection, event),
         "ledger": await _ledger(connection, event),
+    }
+
+
+async def _corrections(connection: AsyncConnection, event: Any) -> Explanation:
+    """What was given back or charged after the event, which stands, and what the request costs in all."""
+    known = usage_correction.c
+    query = select(usage_correction).where(known.request_id == event["request_id"]).order_by(known.id)
+    rows = (await connection.execute(query)).mappings().all()
+    net = event["cost"] - sum(row["amount"] for row in rows)
+    return {
+        "net_cost": format_picos(net),
+        "currency": event["currency"],
+        "rows": [
+            {
+                "at": _moment(row["at"]),
+                "amount": format_picos(row["amount"]),
+                "tokens": {meter.value: row[f"billed_{meter.value}"] for meter in Meter},
+                "reason": row["reason"],
+                "id": row["id"],
+                "transaction_id": row["transaction_id"],
+            }
+            for row in rows
+        ],
     }
 
 

@@ -1,8 +1,8 @@
 """What was consumed and what it cost, by any grouping and any buckets; the parts are the whole.
 
 The sums come from the 15-minute roll-ups where the buckets are whole quarters, else from the events
-themselves. Both are written in one transaction by the settler, so they say the same. An event
-belongs to the bucket of its admission.
+and their corrections themselves. Both are written in one transaction, so they say the same. An event
+belongs to the bucket of its admission, a correction to that of its posting.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     DateTime,
+    FromClause,
     Integer,
     Numeric,
     Select,
-    Table,
     bindparam,
     cast,
     func,
     literal,
     select,
     tuple_,
+    union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -34,6 +35,8 @@ from app.core.database import PicosType
 from app.identity.errors import invalid
 from app.insights.buckets import is_whole, spans
 from billing.journal.tables import usage_event, usage_rollup
+from billing.ledger.corrections import SOURCE
+from billing.ledger.tables import usage_correction
 
 GROUPS = {
     "tenant": "tenant_id",
@@ -119,10 +122,35 @@ async def summarize(
     return [_row(row, keys=keys, names=names, period=periods[row["bucket"] - 1]) for row in result]
 
 
-def _source(query: UsageQuery) -> tuple[Table, ColumnElement[datetime]]:
+def _source(query: UsageQuery) -> tuple[FromClause, ColumnElement[datetime]]:
+    """Rows to sum up, each with `requests`, and the moment of each."""
     if is_whole(query.cut):
         return usage_rollup, usage_rollup.c.bucket
-    return usage_event, usage_event.c.admitted_at
+    start, end = query.cut[0], query.cut[-1]
+    known = usage_event.c
+    names = ("currency", *GROUPS.values(), *TOKENS, *BILLED, "cost")
+    events = select(known.admitted_at.label("at"), literal(1).label("requests"), *(known[n] for n in names))
+    lines = union_all(
+        events.where(known.admitted_at >= start, known.admitted_at < end),
+        _corrections().where(usage_correction.c.at >= start, usage_correction.c.at < end),
+    ).subquery()
+    return lines, lines.c.at
+
+
+def _corrections() -> Select[Any]:
+    """Corrections as the events' own lines: no requests, no measured tokens, and what they changed."""
+    made, event = usage_correction.c, usage_event.c
+    owner = [event[name] for name in GROUPS.values() if name != "usage_source"]
+    return select(
+        made.at,
+        literal(0).label("requests"),
+        made.currency,
+        *owner,
+        literal(SOURCE).label("usage_source"),
+        *(literal(0).label(name) for name in TOKENS),
+        *(made[name] for name in BILLED),
+        (-made.amount).label("cost"),
+    ).join(usage_event, event.request_id == made.request_id)
 
 
 def _bucket_of(query: UsageQuery, moment: ColumnElement[datetime]) -> ColumnElement[int]:
@@ -133,7 +161,7 @@ def _bucket_of(query: UsageQuery, moment: ColumnElement[datetime]) -> ColumnElem
 def _statement(query: UsageQuery, keys: Sequence[str]) -> Select[Any]:
     table, moment = _source(query)
     bucket = _bucket_of(query, moment).label("bucket")
-    requests = table.c.requests if table is usage_rollup else literal(1)
+    requests = table.c.requests
     is_unknown = table.c.usage_source == "unknown"
     sums = [_whole(func.sum(table.c[name]), name) for name in TOKENS + BILLED]
     unknown = func.coalesce(func.sum(requests).filter(is_unknown), 0)

@@ -46,6 +46,8 @@ __all__ = [
     "find_wallet",
     "find_wallet_of",
     "grant",
+    "grant_standing",
+    "list_closed_grants",
     "list_grants",
     "list_standing_grants",
     "open_wallet",
@@ -126,7 +128,8 @@ async def grant(
         return _same(known, fresh, terms=terms)
     if terms.expires_at is not None and terms.expires_at <= max(starts_at, at):
         raise Conflict("a grant expires after it has started, and not in the past", reference=reference)
-    return await (_start(connection, into, fresh) if starts_at <= at else _owe(connection, into, fresh))
+    post = _start if starts_at <= at else _owe
+    return await post(connection, fresh, into=into)
 
 
 async def list_grants(
@@ -168,6 +171,25 @@ async def list_standing_grants(
     return [GrantStanding.of(grant, burned, now=now) for grant in grants]
 
 
+async def list_closed_grants(
+    connection: AsyncConnection, wallet_id: WalletId, *, limit: int, now: datetime
+) -> list[GrantStanding]:
+    """The newest grants that have nothing left, or have not started, newest first."""
+    at = wallet_grant.c
+    story = await read_story(connection, wallet_id)
+    burned = story.burned()
+    left = [grant_id for grant_id in story.grants if burned.left_of(grant_id)]
+    query = select(wallet_grant).where(at.wallet_id == wallet_id, at.id.not_in(left))
+    rows = await connection.execute(query.order_by(at.id.desc()).limit(limit))
+    return [GrantStanding.of(as_grant(row._mapping), burned, now=now) for row in rows]
+
+
+async def grant_standing(connection: AsyncConnection, granted: Grant, *, now: datetime) -> GrantStanding:
+    """Where the money of one grant is."""
+    burned = (await read_story(connection, granted.wallet_id)).burned()
+    return GrantStanding.of(granted, burned, now=now)
+
+
 async def trial_balance(connection: AsyncConnection) -> dict[str, int]:
     """The sum of all entries by currency: zero each, or a law is broken."""
     query = (
@@ -178,7 +200,7 @@ async def trial_balance(connection: AsyncConnection) -> dict[str, int]:
     return {currency: int(total) for currency, total in await connection.execute(query)}
 
 
-async def _start(connection: AsyncConnection, into: Wallet, fresh: Grant) -> Grant:
+async def _start(connection: AsyncConnection, fresh: Grant, *, into: Wallet) -> Grant:
     """Post a grant that burns at once."""
     await posting.open_accounts(connection, into.tenant_id, kinds=_accounts(fresh), currency=into.currency)
     purse = await Purse.hold(connection, into, at=fresh.created_at)
@@ -191,7 +213,7 @@ async def _start(connection: AsyncConnection, into: Wallet, fresh: Grant) -> Gra
     return posted
 
 
-async def _owe(connection: AsyncConnection, into: Wallet, fresh: Grant) -> Grant:
+async def _owe(connection: AsyncConnection, fresh: Grant, *, into: Wallet) -> Grant:
     """Post a grant that starts later: until then it is owed and limits nothing."""
     transaction = Transaction(
         id=fresh.transaction_id,

@@ -23,19 +23,25 @@ from app.cli.present import confirm, idempotency_key, show_page, show_record
 
 verbs = noun(
     "wallets",
-    "Prepaid balance of a tenant: posted, held for running requests, available.",
+    "Prepaid balance of a tenant: posted, held for running requests, available; and the grants that fill it.",
     "steelyard wallets show",
-    "steelyard wallets grant 25.00 --yes",
+    "steelyard wallets grant 25.00 --expires 2027-01-01T00:00:00Z --yes",
     "steelyard wallets entries --tenant ten_0193f0c2",
 )
 GRANTS = {
     "id": "id",
     "kind": "kind",
+    "state": "state",
+    "priority": "priority",
     "amount": "amount",
+    "remaining": "remaining",
+    "burned": "burned",
+    "expired": "expired",
     "currency": "currency",
+    "starts_at": "starts",
+    "expires_at": "expires",
     "reason": "reason",
     "reference": "reference",
-    "created_at": "at",
 }
 ENTRIES = {
     "at": "at",
@@ -57,7 +63,7 @@ ENTRIES = {
 def show(
     *, tenant: TenantOption = None, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
 ) -> None:
-    """Show what a tenant's wallet has: posted, held and available."""
+    """Show what a tenant's wallet has: posted, held, available, and what expires next."""
     with connect(data_dir) as api:
         owner = tenant or api.only("/tenants", noun="tenant")
         show_record(api.get(f"/tenants/{owner}/wallet"), as_json=as_json)
@@ -67,7 +73,7 @@ def show(
     verbs,
     "grant",
     "steelyard wallets grant 25.00",
-    "steelyard wallets grant 25.00 --tenant ten_0193f0c2 --kind promo --reason welcome --yes",
+    "steelyard wallets grant 25.00 --kind promo --priority 10 --expires 2027-01-01T00:00:00Z --yes",
     "steelyard wallets grant 25.00 --reference INV-2026-17 --idempotency-key top-up-17 --yes --json",
 )
 def grant(
@@ -79,6 +85,11 @@ def grant(
     reference: Annotated[
         str | None, typer.Option(help="Its name in your books; else the idempotency key.")
     ] = None,
+    priority: Annotated[
+        int, typer.Option(min=0, max=1000, help="Lower burns first; then what expires first.")
+    ] = 100,
+    starts: Annotated[str | None, typer.Option(help="From when it can be used; else now.")] = None,
+    expires: Annotated[str | None, typer.Option(help="Until when; else for ever.")] = None,
     yes: Yes = False,
     key: IdempotencyKey = None,
     as_json: AsJson = False,
@@ -89,9 +100,9 @@ def grant(
         wallet = _wallet(api, tenant)
         confirm(f"Grant {amount} {wallet['currency']} ({kind}) to {wallet['id']}?", yes=yes)
         key = idempotency_key(key)
-        body = {"amount": amount, "kind": kind, "reason": reason}
-        if reference:
-            body["reference"] = reference
+        body = {"amount": amount, "kind": kind, "reason": reason, "priority": priority}
+        further = {"reference": reference, "starts_at": starts, "expires_at": expires}
+        body |= {name: value for name, value in further.items() if value}
         granted = api.post(f"/wallets/{wallet['id']}/grants", body, idempotency_key=key)
     show_record(granted, as_json=as_json)
 
@@ -136,7 +147,7 @@ def grants(
     as_json: AsJson = False,
     data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
-    """List what was granted to a wallet."""
+    """List what was granted to a wallet, and what of it remains, has burned and has expired."""
     with connect(data_dir) as api:
         page = api.get(f"/wallets/{_wallet(api, tenant)['id']}/grants", limit=limit, after=after)
     show_page(page, GRANTS, as_json=as_json, empty="no grants: steelyard wallets grant AMOUNT")

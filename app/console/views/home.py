@@ -11,13 +11,12 @@ from starlette.responses import Response
 
 from app.catalog.models import list_models
 from app.console.page import Page
-from app.identity.model import Scope, Tenant
+from app.console.views.wallets import wallets_of
+from app.identity.model import Scope
 from app.identity.tenants import list_tenants
 from app.insights.buckets import Width, edges
 from app.insights.requests import RequestFilter, list_requests
 from app.insights.usage import UsageFilter, UsageQuery, UsageRow, summarize
-from billing.ledger import service as ledger
-from billing.ledger.model import Balance
 from billing.metering.model import Meter
 
 _MOST_TENANTS = 20
@@ -45,6 +44,7 @@ class Total:
 
 async def show_home(page: Page) -> Response:
     page.actor.require(Scope.USAGE_READ)
+    page.actor.require(Scope.WALLETS_READ)
     tenants = await list_tenants(
         page.connection, within=page.member.tenant_id, after=None, limit=_MOST_TENANTS
     )
@@ -61,7 +61,7 @@ async def show_home(page: Page) -> Response:
         rows=rows,
         totals=_totals(rows),
         requests=await list_requests(page.connection, newest, before=None, limit=_NEWEST),
-        wallets=await _wallets(page, tenants),
+        wallets=await wallets_of(page, tenants),
         gateway_url=_gateway_url(page),
         model=models[0].name if models else None,
     )
@@ -82,13 +82,6 @@ def _totals(rows: Sequence[UsageRow]) -> list[Total]:
         requests, cost = sum(row.requests for row in own), sum(row.cost for row in own)
         totals.append(Total(currency, requests, tokens, cost))
     return totals
-
-
-async def _wallets(page: Page, tenants: Sequence[Tenant]) -> list[tuple[Tenant, Balance]]:
-    """Each tenant within reach with what its wallet holds."""
-    page.actor.require(Scope.WALLETS_READ)
-    found = [(tenant, await ledger.find_wallet_of(page.connection, tenant.id)) for tenant in tenants]
-    return [(tenant, await ledger.balance(page.connection, wallet.id)) for tenant, wallet in found if wallet]
 
 
 def _gateway_url(page: Page) -> str:

@@ -9,7 +9,7 @@ from fastapi import Depends
 from pydantic import Field
 
 from app.control.call import Call, Reads, WritesMoney
-from app.control.schemas import In, Money, Name, Out, Page, PagingQuery, picos
+from app.control.schemas import In, Moment, Money, Name, Out, Page, PagingQuery, picos
 from app.control.views.routes import router
 from app.core.ids import WalletId
 from app.core.money import format_picos
@@ -18,9 +18,17 @@ from app.identity.model import Scope
 from app.identity.tenants import get_tenant
 from app.insights import entries
 from billing.ledger import service as ledger
-from billing.ledger.model import Grant, GrantKind, Wallet
+from billing.ledger.model import GrantKind, Terms, Wallet
+from billing.ledger.standing import GrantStanding, GrantState
 
 api = router("wallets")
+
+
+class ExpiringOut(Out):
+    """What expires next, less what is used until then."""
+
+    at: datetime
+    amount: str
 
 
 class WalletOut(Out):
@@ -30,9 +38,13 @@ class WalletOut(Out):
     tenant_id: str
     currency: str
     credit_limit: str = Field(examples=["0"])
-    posted: str = Field(examples=["9.99999732"], description="Grants less posted usage.")
+    posted: str = Field(
+        examples=["9.99999732"], description="Grants less what expired, less posted usage, corrected."
+    )
     held: str = Field(examples=["0"], description="Lent to gateway processes: in use or free there.")
     available: str = Field(examples=["9.99999732"], description="What can still be lent.")
+    returned: str = Field(examples=["0"], description="What corrections gave back and nothing has used.")
+    expires_next: ExpiringOut | None
 
 
 class WalletPatch(In):
@@ -46,9 +58,19 @@ class GrantIn(In):
     reference: Name | None = Field(
         None, description="What is granted once per wallet; null: the Idempotency-Key."
     )
+    priority: int = Field(
+        100, ge=0, le=1000, description="Lower burns first; then what expires first, then what is older."
+    )
+    starts_at: Moment | None = Field(None, description="Included; null: now.")
+    expires_at: Moment | None = Field(None, description="Not included; null: never.")
 
 
 class GrantOut(Out):
+    """A grant and where its money is: `remaining + burned + expired = amount` once it has started.
+
+    `lingering`: it has expired, and what remains is held by requests that may still use it.
+    """
+
     id: str
     wallet_id: str
     kind: GrantKind
@@ -56,6 +78,13 @@ class GrantOut(Out):
     currency: str
     reason: str
     reference: str
+    priority: int
+    starts_at: datetime
+    expires_at: datetime | None
+    state: GrantState
+    remaining: str
+    burned: str
+    expired: str
     transaction_id: str
     created_by: str
     created_at: datetime
@@ -109,6 +138,8 @@ async def create_grant(
     amount = picos(body.amount)
     if amount <= 0:
         invalid("A grant is more than nothing.", param="amount")
+    if body.expires_at is not None and body.expires_at <= max(body.starts_at or call.now, call.now):
+        invalid("A grant expires after it has started, and not in the past.", param="expires_at")
     granted = await ledger.grant(
         call.connection,
         wallet_id=wallet.id,
@@ -117,8 +148,11 @@ async def create_grant(
         reason=body.reason,
         reference=body.reference or f"{call.actor.id}:{call.idempotency_key}",
         created_by=call.actor.id,
+        terms=Terms(body.priority, body.starts_at, body.expires_at),
+        now=call.now,
     )
-    shown = _grant(granted, currency=wallet.currency)
+    standing = await ledger.grant_standing(call.connection, granted, now=call.now)
+    shown = _grant(standing, currency=wallet.currency)
     call.trail.note(
         "wallet.grant", wallet.id, tenant_id=wallet.tenant_id, after=shown.model_dump(mode="json")
     )
@@ -130,7 +164,9 @@ async def list_grants(
     wallet_id: str, paging: PagingQuery, call: Annotated[Call, Depends(Reads(Scope.WALLETS_READ))]
 ) -> Page[GrantOut]:
     wallet = await _wallet(call, wallet_id)
-    rows = await ledger.list_grants(call.connection, wallet.id, after=paging.after, limit=paging.fetch)
+    rows = await ledger.list_standing_grants(
+        call.connection, wallet.id, after=paging.after, limit=paging.fetch, now=call.now
+    )
     return paging.page(rows, lambda grant: _grant(grant, currency=wallet.currency))
 
 
@@ -164,7 +200,8 @@ async def _wallet(call: Call, wallet_id: str) -> Wallet:
 
 
 async def _shown(call: Call, wallet: Wallet) -> WalletOut:
-    balance = await ledger.balance(call.connection, wallet.id)
+    standing = await ledger.standing(call.connection, wallet.id, now=call.now)
+    balance, following = standing.balance, standing.expires_next
     return WalletOut(
         id=wallet.id,
         tenant_id=wallet.tenant_id,
@@ -173,19 +210,20 @@ async def _shown(call: Call, wallet: Wallet) -> WalletOut:
         posted=format_picos(balance.posted),
         held=format_picos(balance.held),
         available=format_picos(balance.available),
+        returned=format_picos(standing.returned),
+        expires_next=following and ExpiringOut(at=following.at, amount=format_picos(following.amount)),
     )
 
 
-def _grant(grant: Grant, *, currency: str) -> GrantOut:
+def _grant(standing: GrantStanding, *, currency: str) -> GrantOut:
+    grant = standing.grant
+    facts = {name: getattr(grant, name) for name in grant.__struct_fields__ if name != "amount"}
     return GrantOut(
-        id=grant.id,
-        wallet_id=grant.wallet_id,
-        kind=grant.kind,
+        **facts,
         amount=format_picos(grant.amount),
         currency=currency,
-        reason=grant.reason,
-        reference=grant.reference,
-        transaction_id=grant.transaction_id,
-        created_by=grant.created_by,
-        created_at=grant.created_at,
+        state=standing.state,
+        remaining=format_picos(standing.remaining),
+        burned=format_picos(standing.burned),
+        expired=format_picos(standing.expired),
     )

@@ -15,7 +15,11 @@ from app.core.errors import RejectReason, SteelyardError
 from app.identity.model import SCOPES_OF_ROLE, Role, Scope
 from app.insights.remedies import REMEDIES
 
-_MONEY = {("patch", "/api/v1/wallets/{wallet_id}"), ("post", "/api/v1/wallets/{wallet_id}/grants")}
+_MONEY = {
+    ("patch", "/api/v1/wallets/{wallet_id}"),
+    ("post", "/api/v1/wallets/{wallet_id}/grants"),
+    ("post", "/api/v1/requests/{request_id}/corrections"),
+}
 
 
 def _description() -> dict[str, Any]:

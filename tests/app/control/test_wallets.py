@@ -87,3 +87,39 @@ async def test_one_reference_with_another_amount_is_a_conflict(world: World, wal
         f"/api/v1/wallets/{wallet['id']}/grants", json=body, headers={"idempotency-key": "other"}
     )
     assert answer.status_code == 409
+
+
+async def test_a_grant_tells_where_its_money_is_and_the_wallet_what_expires_next(
+    world: World, wallet: dict[str, Any]
+) -> None:
+    soon, later = "2036-01-01T00:00:00Z", "2037-01-01T00:00:00Z"
+    first = await _grant(world, wallet, "3", expires_at=later, starts_at="2035-01-01T00:00:00Z")
+    await _grant(world, wallet, "2", expires_at=soon)
+    assert (first["state"], first["remaining"], first["priority"]) == ("waiting", "0", 100)
+    path = f"/api/v1/wallets/{wallet['id']}/grants"
+    shown = [
+        (row["state"], row["remaining"], row["burned"], row["expired"], row["expires_at"])
+        for row in (await world.operator.get(path)).json()["data"]
+    ]
+    assert shown == [("waiting", "0", "0", "0", later), ("active", "2", "0", "0", soon)]
+    told = (await world.operator.get(f"/api/v1/tenants/{wallet['tenant_id']}/wallet")).json()
+    assert (told["posted"], told["expires_next"], told["returned"]) == ("2", {"at": soon, "amount": "2"}, "0")
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"priority": -1},
+        {"priority": 1001},
+        {"expires_at": "2020-01-01T00:00:00Z"},
+        {"starts_at": "2036-01-01T00:00:00Z", "expires_at": "2036-01-01T00:00:00Z"},
+        {"starts_at": "2036-01-01T00:00:00"},
+    ],
+)
+async def test_terms_under_which_nothing_could_burn_are_refused(
+    world: World, wallet: dict[str, Any], terms: dict[str, Any]
+) -> None:
+    body = {"amount": "1", "kind": "promo", "reason": "gift", **terms}
+    path = f"/api/v1/wallets/{wallet['id']}/grants"
+    answer = await world.operator.post(path, json=body, headers={"idempotency-key": "k"})
+    assert answer.status_code == 400, answer.text

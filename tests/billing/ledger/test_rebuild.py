@@ -108,7 +108,7 @@ async def test_any_history_is_rebuilt_to_the_same_numbers(shop: Shop, seed: int)
     before = await projections(shop)
     await spoil(shop, "DELETE FROM usage_rollup", "UPDATE allowance SET limit_amount = 1, spent = 2")
     found = {each.what for each in await compared(shop)}
-    assert {"limit", "spent", "balance", "rollup"} - found == (set() if before[0] else {"rollup"})
+    assert found >= {"limit", "spent", "rollup"}
     await rebuilt(shop)
     assert await projections(shop) == before
     assert await compared(shop) == []
