@@ -27,9 +27,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench import machine
+from bench.simulated import Arena, open_arena, simulate_many
 from tests.faults.finding import Wrong
 from tests.faults.rounds import ROUNDS, Played, plan, under_fire
 from tests.faults.stack import Stack, running_stack
+from tests.mutation.hunt import Hunter, Verdict
+from tests.mutation.mutants import ALL, REDUCED
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = bool(os.environ.get("QUICK"))
@@ -45,6 +48,9 @@ SEEN = (
     "lost",
 )
 MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
+SIMULATED = range(1, 1 + (40 if QUICK else 2000))
+HUNTED = range(1, 1 + (40 if QUICK else 300))
+"""Seeds for each mutant: some of those with which the sound product passes."""
 CONSOLE = Console(stderr=True)
 
 
@@ -104,26 +110,62 @@ def show(result: dict[str, Any]) -> None:
         CONSOLE.print(finding, style="red")
 
 
+def simulate(progress: Progress, arena: Arena) -> dict[str, Any]:
+    """The sum of the simulated runs."""
+    task = progress.add_task("simulated runs", total=len(SIMULATED))
+    total = asyncio.run(simulate_many(SIMULATED, arena=arena, on_run=lambda: progress.advance(task)))
+    for seed, found in sorted(total.failed.items()):
+        CONSOLE.print(
+            f"seed {seed}: {found}\n  python -m tests.simulation --seed {seed} --trace", style="red"
+        )
+    return {
+        "seeds": [SIMULATED.start, SIMULATED.stop - 1],
+        **total.numbers,
+        "failed": {str(seed): found for seed, found in sorted(total.failed.items())},
+    }
+
+
+def hunt(progress: Progress, arena: Arena) -> list[dict[str, Any]]:
+    """What became of each mutant."""
+    mutants = [mutant for mutant in ALL if mutant.name in REDUCED] if QUICK else list(ALL)
+    task = progress.add_task("mutants", total=len(mutants))
+
+    def tell(verdict: Verdict) -> None:
+        progress.advance(task)
+        by = f"{verdict.caught_by}, seed {verdict.seed}" if verdict.seed else verdict.caught_by
+        CONSOLE.print(f"{verdict.name}: {by or 'SURVIVED'}", style="" if by else "red")
+
+    hunter = Hunter(arena.folder, arena.template, HUNTED)
+    return [asdict(verdict) for verdict in asyncio.run(hunter.hunt_all(mutants, on_end=tell))]
+
+
 def main() -> None:
     started = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all stacks are taken down
     before = machine.describe()
-    with bar() as progress, running_stack() as stack:
-        real = asyncio.run(play_rounds(stack, progress))
-    show(real)
+    with bar() as progress:
+        with running_stack() as stack:
+            real = asyncio.run(play_rounds(stack, progress))
+        show(real)
+        with open_arena() as arena:
+            simulated = simulate(progress, arena)
+            mutants = hunt(progress, arena)
     result = {
         "benchmark": "faults",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": QUICK,
+        "took_s": round(time.monotonic() - started),
         "machine": before,
         "real": real,
-        "took_s": round(time.monotonic() - started),
+        "simulated": simulated,
+        "mutants": mutants,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "faults.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(path)
-    sys.exit(any(real["total"][name] for name in MUST_BE_ZERO))
+    wrong = any(real["total"][name] for name in MUST_BE_ZERO) or bool(simulated["failed"])
+    sys.exit(wrong or not all(mutant["caught_by"] for mutant in mutants))
 
 
 if __name__ == "__main__":
