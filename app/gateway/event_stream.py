@@ -83,7 +83,7 @@ class EventStream:
         seen = len(self._tail)
         if seen:
             data = self._tail + data
-        elif data.find(b"\n\n") == len(data) - 2:  # one whole event, as engines send them
+        elif 0 < data.find(b"\n\n") == len(data) - 2:  # one whole event, as engines send them
             return self._take(data)
         leaving = []
         start = 0
