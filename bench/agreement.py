@@ -56,7 +56,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-async def compare(service: Service, counter: EngineCounter, form: Mapping[str, Any]) -> dict[str, Any]:
+async def compare(service: Service, counter: EngineCounter, *, form: Mapping[str, Any]) -> dict[str, Any]:
     """One stream to its end: the client's usage, the bill, the engine's counter, and whether they agree."""
     await counter.idle_after_s()
     before = await counter.generated()
@@ -86,7 +86,7 @@ async def measure(engine_url: str | None) -> dict[str, Any]:
     async with running(engine_url=engine_url) as service:
         counter = EngineCounter(service.engine_url)
         try:
-            return {name: await compare(service, counter, form) for name, form in FORMS.items()}
+            return {name: await compare(service, counter, form=form) for name, form in FORMS.items()}
         finally:
             await counter.close()
 

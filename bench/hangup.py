@@ -88,16 +88,20 @@ async def read_until(wire: bytes, *, host: str, port: int, chunks: int | None) -
     chunks: None reads to the end.   The answer may bring more chunks in one read than were waited for.
     """
     seen = Seen()
-    reader = _Reader(seen)
     incoming, outgoing = await asyncio.open_connection(host, port)
     try:
         outgoing.write(wire)
         async with asyncio.timeout(PATIENCE_S):
-            while not reader.is_complete and (chunks is None or seen.chunks < chunks):
-                data = await incoming.read(65_536)
-                if not data:
-                    break
-                reader.feed(data)
+            await _read(incoming, seen, chunks=chunks)
     finally:
         outgoing.transport.abort()
     return seen
+
+
+async def _read(incoming: asyncio.StreamReader, seen: Seen, *, chunks: int | None) -> None:
+    reader = _Reader(seen)
+    while not reader.is_complete and (chunks is None or seen.chunks < chunks):
+        data = await incoming.read(65_536)
+        if not data:
+            return
+        reader.feed(data)

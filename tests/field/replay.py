@@ -59,6 +59,12 @@ class Replay:
         self._server.close()
         await self._server.wait_closed()
 
+    async def until_probed(self) -> None:
+        """Wait until a gateway has found this engine."""
+        async with asyncio.timeout(10):
+            while not self.probes:
+                await asyncio.sleep(0.005)
+
     async def until_played(self, name: str) -> None:
         """Wait until all of a script is on its way."""
         async with asyncio.timeout(10):

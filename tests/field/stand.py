@@ -99,15 +99,20 @@ async def open_stand(
     database: Database, folder: Path, *, engine: str = "vllm", **changed: Any
 ) -> AsyncIterator[Stand]:
     """A gateway whose only backend is a scripted engine of this kind."""
-    replay = Replay()
+    async with (
+        _listening(Replay()) as replay,
+        open_house(database, folder, engine_kind=engine, **changed) as house,
+    ):
+        await execute(database, "UPDATE backend SET base_url = $1", replay.base_url)
+        await replay.until_probed()
+        yield Stand(house, replay)
+
+
+@asynccontextmanager
+async def _listening(replay: Replay) -> AsyncIterator[Replay]:
     await replay.start()
     try:
-        async with open_house(database, folder, engine_kind=engine, **changed) as house:
-            await execute(database, "UPDATE backend SET base_url = $1", replay.base_url)
-            async with asyncio.timeout(10):
-                while not replay.probes:
-                    await asyncio.sleep(0.005)
-            yield Stand(house, replay)
+        yield replay
     finally:
         await replay.stop()
 

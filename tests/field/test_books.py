@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from scheduler.simulator.engine import SimulatedEngine
 from scheduler.simulator.model import Fault, FaultKind, Options
 from tests.app.gateway.house import PRICES, SERVED, Seeded, add_backend, chat, execute, open_house
 from tests.database import Database
+from tests.field.pair import until
 from tests.field.replay import Ending, Script, counts, says, whole
 from tests.field.stand import open_stand, post_all, rows
 
@@ -92,12 +92,17 @@ async def test_a_failover_is_two_attempts_and_one_charge(database: Database, tmp
     async with _failing_engine() as broken_url, open_house(database, tmp_path) as house:
         broken = await add_backend(database, house.seeded, broken_url)
         await execute(database, "UPDATE backend SET weight = 1000 WHERE id = $1", broken)
-        async with asyncio.timeout(20):
-            while not (tried := [one for one in house.settled() if len(one.attempts) > 1]):
-                assert (await house.client.post(_CHAT, json=chat())).status_code == 200
+
+        async def is_tried_twice() -> bool:
+            answer = await house.client.post(_CHAT, json=chat())
+            assert answer.status_code == 200
+            return len(house.settled_of(answer.headers["x-request-id"]).attempts) > 1
+
+        await until(is_tried_twice)
+        tried = house.settled()[-1]
         asked, served = len(house.admitted()), house.engine.stats
     await post_all(database, tmp_path)
-    (event,) = await rows(database, _EVENT, tried[0].request_id)
+    (event,) = await rows(database, _EVENT, tried.request_id)
     attempts = msgspec.json.decode(event["attempts"])
     (total,) = await rows(database, "SELECT count(*) AS n, sum(output) AS output FROM usage_event")
     assert [attempt["backend_id"] for attempt in attempts] == [broken, event["backend_id"]]
@@ -132,11 +137,13 @@ async def test_a_new_price_changes_no_request_of_the_past(database: Database, tm
         script = whole("x", counts(100, 10))
         _, old = await stand.whole("first", script, max_tokens=64)
         version_id = await _reprice(database, stand.house.seeded, micros=1_000_000)
-        async with asyncio.timeout(10):
-            while True:
-                _, new = await stand.whole("next", script, max_tokens=64)
-                if stand.house.admitted_of(new.request_id).price_version_id == version_id:
-                    break
+
+        async def is_priced_anew() -> bool:
+            _, new = await stand.whole("next", script, max_tokens=64)
+            return stand.house.admitted_of(new.request_id).price_version_id == version_id
+
+        await until(is_priced_anew)
+        new = stand.house.settled()[-1]
     await post_all(database, tmp_path)
     (before,) = await rows(database, _EVENT, old.request_id)
     (after,) = await rows(database, _EVENT, new.request_id)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
 from app.core.money import parse_picos
 from billing.metering.model import Outcome
 from scheduler.simulator.model import Options
-from tests.app.gateway.house import SERVED, add_backend, chat, execute, free_port, open_house, seed
-from tests.app.gateway.process import gateway_process, settler_process, simulator_process
+from tests.app.gateway.house import SERVED, chat, execute, open_house
 from tests.database import Database
+from tests.field.pair import open_pair, until
 from tests.field.stand import post_all, request_bytes, rows
 
 _CHAT = "/v1/chat/completions"
@@ -25,35 +24,23 @@ async def test_fifty_at_once_at_two_processes_never_pass_a_balance_for_ten(
     database: Database, tmp_path: Path
 ) -> None:
     body = chat("[simulator chunk_ms=50]", max_tokens=40)
-    ports = [free_port(), free_port()]
-    async with simulator_process(tmp_path, model=SERVED) as engine_url:
-        seeded = await seed(database, balance=0)
-        await add_backend(database, seeded, engine_url)
-        headers = {"authorization": f"Bearer {seeded.secret}"}
-        async with (
-            gateway_process(database, tmp_path, ports[0]),
-            gateway_process(database, tmp_path, ports[1]),
-            settler_process(database, tmp_path),
-            httpx.AsyncClient(
-                headers=headers, timeout=30, limits=httpx.Limits(max_connections=None)
-            ) as client,
-        ):
-            urls = [f"http://127.0.0.1:{port}{_CHAT}" for port in ports]
-            refused = await client.post(urls[0], json=body)
-            balance = _COVERED * parse_picos(refused.json()["error"]["needed"])
-            await execute(database, "UPDATE allowance SET limit_amount = $1", balance)
-            answers = await asyncio.gather(
-                *(client.post(urls[number % 2], json=body) for number in range(_ASKED))
-            )
-            served = sum(answer.status_code == 200 for answer in answers)
-            async with asyncio.timeout(20):
-                while (await rows(database, "SELECT count(*) AS n FROM usage_event"))[0]["n"] < served:
-                    await asyncio.sleep(0.05)
-            (spent,) = await rows(database, "SELECT limit_amount, spent FROM allowance")
-            (events,) = await rows(database, "SELECT sum(cost) AS cost FROM usage_event")
+    async with open_pair(database, tmp_path, balance=0) as pair:
+        refused = await pair.ask(0, body)
+        balance = _COVERED * parse_picos(refused.json()["error"]["needed"])
+        await execute(database, "UPDATE allowance SET limit_amount = $1", balance)
+        answers = await asyncio.gather(*(pair.ask(number % 2, body) for number in range(_ASKED)))
+        served = sum(answer.status_code == 200 for answer in answers)
+
+        async def all_posted() -> bool:
+            (events,) = await rows(database, "SELECT count(*) AS n FROM usage_event")
+            return bool(events["n"] == served)
+
+        await until(all_posted)
+        (wallet,) = await rows(database, "SELECT limit_amount, spent FROM allowance")
+        (events,) = await rows(database, "SELECT sum(cost) AS cost FROM usage_event")
     assert {answer.status_code for answer in answers} == {200, 402}
     assert 0 < served <= _COVERED
-    assert spent["spent"] == events["cost"] <= balance
+    assert wallet["spent"] == events["cost"] <= balance
     told = [answer.json()["error"] for answer in answers if answer.status_code == 402]
     assert all(parse_picos(error["available"]) < parse_picos(error["needed"]) for error in told)
 
@@ -83,7 +70,7 @@ async def test_a_prompt_is_held_for_before_an_engine_sees_it(database: Database,
 async def test_a_balance_that_is_used_up_is_a_hard_limit(database: Database, tmp_path: Path) -> None:
     balance = 2 * 10**9
     async with open_house(database, tmp_path, balance=balance) as house:
-        statuses = []
+        statuses: list[int] = []
         while not statuses or statuses[-1] == 200:
             statuses.append((await house.client.post(_CHAT, json=chat(max_tokens=64))).status_code)
         spent = sum(settled.cost_picos for settled in house.settled())
@@ -113,26 +100,13 @@ async def test_what_requests_held_comes_back_however_they_ended(database: Databa
     assert wallet["spent"] == sum(one.cost_picos for one in settled) > 0
 
 
-@pytest.mark.parametrize("way", ["granted", "lowered"])
+@pytest.mark.parametrize(
+    ("start", "before", "change", "after"), [(0, 402, 10**12, 200), (10**12, 200, 0, 402)]
+)
 async def test_a_changed_balance_counts_at_every_process(
-    database: Database, tmp_path: Path, way: str
+    database: Database, tmp_path: Path, start: int, before: int, change: int, after: int
 ) -> None:
-    ports = [free_port(), free_port()]
-    before, after = (402, 200) if way == "granted" else (200, 402)
-    start, change = (0, 10**12) if way == "granted" else (10**12, 0)
-    async with simulator_process(tmp_path, model=SERVED) as engine_url:
-        seeded = await seed(database, balance=start)
-        await add_backend(database, seeded, engine_url)
-        headers = {"authorization": f"Bearer {seeded.secret}"}
-        async with (
-            gateway_process(database, tmp_path, ports[0]),
-            gateway_process(database, tmp_path, ports[1]),
-            httpx.AsyncClient(headers=headers, timeout=30) as client,
-        ):
-            urls = [f"http://127.0.0.1:{port}{_CHAT}" for port in ports]
-            assert {(await client.post(url, json=chat())).status_code for url in urls} == {before}
-            await execute(database, "UPDATE allowance SET limit_amount = $1", change)
-            async with asyncio.timeout(15):
-                for url in urls:
-                    while (await client.post(url, json=chat())).status_code != after:
-                        await asyncio.sleep(0.05)
+    async with open_pair(database, tmp_path, balance=start) as pair:
+        assert {(await pair.ask(which, chat())).status_code for which in range(2)} == {before}
+        await execute(database, "UPDATE allowance SET limit_amount = $1", change)
+        await pair.until_both(after, chat())
