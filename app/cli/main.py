@@ -15,6 +15,7 @@ from app.cli.commands import (
     deployments,
     keys,
     models,
+    parked,
     prices,
     projects,
     requests,
@@ -40,8 +41,9 @@ nouns = (
     wallets,
     usage,
     requests,
-    audit,
     corrections,
+    audit,
+    parked,
     verify,
 )
 further = (usage_events, verify_events)

@@ -20,6 +20,7 @@ from app.control.views import (
     members,
     metering_policy,
     organization,
+    parked,
     prices,
     reconciliation,
     requests,
@@ -46,9 +47,10 @@ _ROOMS = (
     usage_events,
     metering_policy,
     requests,
-    organization,
     corrections,
+    organization,
     reconciliation,
+    parked,
     members,
 )
 _TAGS = [
@@ -61,6 +63,7 @@ _TAGS = [
     {"name": "corrections", "description": "What was given back or charged for single requests."},
     {"name": "usage", "description": "Tokens, cost, and each request explained."},
     {"name": "reconciliation", "description": "Whether all books, and the engines, tell the same."},
+    {"name": "settling", "description": "What the settler set aside, and what becomes of it."},
     {"name": "members", "description": "People, their access tokens, and what they did."},
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ARRAY, Text, any_, bindparam, select
 from sqlalchemy.dialects.postgresql import insert
@@ -72,6 +72,24 @@ async def tell_conflicts(
         if known[charge.admitted.request_id] != charge.payload_hash
     ]
     return await _insert(connection, rows)
+
+
+class Disputed(NamedTuple):
+    """A settlement that says something else than its request's event.   id: of the request."""
+
+    id: str
+    incarnation_id: str
+    payload_hash: bytes
+    posted_hash: bytes
+    seen_at: datetime
+
+
+async def list_conflicts(connection: AsyncConnection, *, limit: int) -> list[Disputed]:
+    """Conflicts, the newest first."""
+    told = usage_conflict.c
+    columns = (told.request_id, told.incarnation_id, told.payload_hash, told.posted_hash, told.seen_at)
+    query = select(*columns).order_by(told.seen_at.desc(), told.request_id, told.payload_hash).limit(limit)
+    return [Disputed(*row) for row in await connection.execute(query)]
 
 
 async def _insert(connection: AsyncConnection, rows: list[dict[str, Any]]) -> int:
