@@ -32,6 +32,7 @@ from billing.reconcile.model import (
     Reading,
     Unit,
 )
+from billing.reconcile.set_aside import cells_set_aside
 
 LONGEST = timedelta(hours=2)
 """From admission to settlement: several attempts of ten minutes each, and their queue."""
@@ -191,6 +192,10 @@ async def _cells(
                 **{name: int(row[name]) for name in _COUNTS},
             )
         )
+    earliest, latest = min(span.begins_at for span in spans), max(span.ends_at for span in spans)
+    for backend_id, cell in await cells_set_aside(connection, begins=earliest, ends=latest):
+        for meter in EngineMeter:
+            cells[backend_id, meter].append(cell)
     return cells
 
 

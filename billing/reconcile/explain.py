@@ -34,6 +34,8 @@ class Place(StrEnum):
     """It was tried here before it went elsewhere."""
     NOWHERE = "nowhere"
     """Its process died before it wrote down where it sent it: any backend of the deployment may have it."""
+    SET_ASIDE = "set_aside"
+    """It ran here and is no event: its record was parked, or dismissed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Cell:
     @property
     def ran_here(self) -> bool:
         """True if these are the backend's own events, not ones that may have touched it."""
-        return self.place not in (Place.OTHER_ATTEMPT, Place.NOWHERE)
+        return self.place not in (Place.OTHER_ATTEMPT, Place.NOWHERE, Place.SET_ASIDE)
 
 
 _Range = tuple[int, int]
@@ -76,6 +78,7 @@ WORDS: Mapping[str, str] = {
     "window_edge": "running as the comparison began or ended: any part of it",
     "engine_restarted": "running while the engine restarted: what it counted before is forgotten",
     "other_attempt": "tried here before it went to another backend",
+    "set_aside": "ran here and is no event: its record was parked, or dismissed",
     "backend_unknown": "its gateway died before it wrote down where it was sent",
 }
 """Each kind of share in words."""
@@ -126,6 +129,8 @@ def _kind(cell: Cell) -> str:
             return "other_attempt"
         case Place.NOWHERE:
             return "backend_unknown"
+        case Place.SET_ASIDE:
+            return "set_aside"
     match cell.source:
         case UsageSource.ENGINE_PARTIAL:
             return "cut"

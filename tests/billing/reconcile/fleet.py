@@ -11,6 +11,9 @@ from sqlalchemy import text
 
 from app.core.clock import from_ms
 from app.core.ids import BackendId, DeploymentId
+from billing.journal.join import Charge
+from billing.journal.model import Admitted, Settled, encode
+from billing.journal.posting import park
 from billing.metering.model import NOTHING, Outcome, Usage, UsageSource
 from billing.reconcile import engines, repository
 from billing.reconcile.days import bounds, day_of
@@ -78,9 +81,10 @@ class Fleet:
         choices: int = 1,
         outcome: Outcome = Outcome.COMPLETED,
         source: UsageSource = UsageSource.ENGINE,
+        parked: bool = False,
         **ending: Any,
     ) -> str:
-        """A request admitted at a minute of the day that ran so long; returns its id."""
+        """A request admitted at a minute of the day that ran so long, posted or parked; returns its id."""
         at_ms = round(at(minute).timestamp() * 1000)
         plain = self.shop.catalogue.admitted(at_ms=at_ms, input_bound=1000, output_bound=500)
         admitted = msgspec.structs.replace(plain, choices=choices)
@@ -92,8 +96,16 @@ class Fleet:
             source=source,
             **{"at_ms": at_ms + round(seconds * 1000), **ending},
         )
-        await post(self.shop, [(admitted, end)])
+        await (self._park(admitted, end) if parked else post(self.shop, [(admitted, end)]))
         return admitted.request_id
+
+    async def _park(self, admitted: Admitted, end: Settled) -> None:
+        entry = Charge(0, 1, admitted, end, encode(admitted), encode(end))
+        incarnation_id = await self.shop.incarnation()
+        async with self.shop.engine.begin() as connection:
+            await park(
+                connection, [(entry, "no such price")], incarnation_id=incarnation_id, now=from_ms(end.at_ms)
+            )
 
     async def compare(
         self, *, day: date = TODAY, now: datetime | None = None, lag: timedelta = NO_LAG

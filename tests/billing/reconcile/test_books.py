@@ -159,6 +159,17 @@ async def test_a_process_that_fell_silent_is_found_with_its_journal(shop: Shop) 
     assert "fell silent 30" in gap.explanation
 
 
+async def test_a_journal_with_bytes_that_nobody_wrote_is_found(shop: Shop) -> None:
+    await force(
+        shop,
+        "INSERT INTO journal_damage (incarnation_id, file_offset, byte_count, found_at) "
+        "VALUES ('inc_1', 77, 12, now())",
+    )
+    (gap,) = await gaps(shop, Pair.JOURNAL_EVENTS)
+    assert (gap.kind, gap.scope, gap.left, gap.right) == ("quarantined", "inc_1 at 77", None, None)
+    assert gap.explanation.startswith("12 bytes of a journal")
+
+
 async def test_a_second_settlement_that_says_something_else_is_a_conflict_of_its_day(shop: Shop) -> None:
     admitted = shop.catalogue.admitted()
     incarnation_id = await shop.incarnation()

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from billing.journal import parking
 from billing.metering.model import Outcome, UsageSource
 from billing.reconcile.engines import gaps
 from billing.reconcile.model import DayState, EngineMeter
@@ -136,6 +137,33 @@ async def test_a_lost_request_that_nobody_placed_may_be_on_any_backend_of_its_de
     await fleet.read(60, prompt=1100, generated=507)
     day = await fleet.one(GENERATED)
     assert (day.unexplained, day.lost, kinds(day)) == (0, 1, {"backend_unknown": 1})
+
+
+@pytest.mark.parametrize("dismissed", [False, True])
+async def test_what_was_parked_or_dismissed_explains_what_the_engine_did_for_it(
+    fleet: Fleet, dismissed: bool
+) -> None:
+    await fleet.serve(10, parked=True)
+    if dismissed:
+        async with fleet.shop.engine.begin() as connection:
+            (number,) = await fleet.shop.rows("SELECT id FROM parked_record")
+            await parking.dismiss(connection, number, by="mem_one", because="a test", now=at(20))
+    await fleet.read(60, prompt=1100, generated=510)
+    days = await fleet.compare()
+    assert {day.unexplained for day in days.values()} == {0}
+    assert kinds(days["bck_one", GENERATED]) == {"set_aside": 1}
+    assert days["bck_one", GENERATED].requests == 0
+    await fleet.read(61, prompt=1100, generated=511)
+    assert (await fleet.one(GENERATED)).unexplained == 1
+
+
+async def test_what_was_parked_and_posted_since_counts_once(fleet: Fleet) -> None:
+    await fleet.serve(10, parked=True)
+    async with fleet.shop.engine.begin() as connection:
+        (number,) = await fleet.shop.rows("SELECT id FROM parked_record")
+        await parking.retry(connection, number, now=at(20))
+    await fleet.read(60, prompt=1100, generated=510)
+    assert kinds(await fleet.one(GENERATED)) == {"counted": 1}
 
 
 async def test_an_engine_that_does_not_tell_is_unknown_and_no_gap(shop: Shop) -> None:
