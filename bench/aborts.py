@@ -1,8 +1,8 @@
 """A client that hangs up right after each chunk of a real stream: what is billed, what the engine still made.
 
 `make bench-aborts` starts the whole stack twice: in front of the engine stand-in, which speaks vLLM's
-protocol, and in front of the embedded llama-server. `ARGS="--engine-url http://HOST:PORT"` measures any
-running engine instead, such as vLLM. For every k it compares the tokens billed with the last count that
+protocol, and in front of the embedded llama-server. `ARGS="--engine vllm --url http://HOST:PORT"` measures
+any running engine too, or with `--alone` nothing else. For every k it compares the tokens billed with the last count that
 had passed the gateway and with the engine's own counter.
 """
 
@@ -140,17 +140,19 @@ def stand_in() -> Iterator[str]:
 async def measure_all(asked: argparse.Namespace) -> dict[str, Any]:
     """Figures by engine."""
     every = {"chunks": asked.chunks, "repeats": asked.repeats}
-    if asked.engine_url:
-        return {asked.engine: await measure(asked.engine_url, **every)}
+    found = {asked.engine: await measure(asked.url, **every)} if asked.url else {}
+    if asked.url and asked.alone:
+        return found
     with stand_in() as url:
-        found = {"stand-in": await measure(url, **every)}
+        found["stand-in"] = await measure(url, **every)
     return {**found, "llama-server": await measure(None, **every)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.aborts", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engine-url", help="measure the engine that runs at this address")
+    parser.add_argument("--url", help="measure the engine that runs at this address, too")
     parser.add_argument("--engine", default="vllm", help="how to call it in the results")
+    parser.add_argument("--alone", action="store_true", help="measure only the engine at --url")
     parser.add_argument("--chunks", type=int, default=40, help="cut after 1 … N chunks")
     parser.add_argument("--repeats", type=int, default=1, help="how often each")
     parser.add_argument("--output", type=Path, default=RESULTS / "aborts.json")

@@ -1,6 +1,6 @@
 """Whole streams of every form through the gateway: what is billed beside the engine's own usage and counter.
 
-`make bench-agreement ARGS="--engine-url http://HOST:PORT"` asks any running engine; without it, the
+`make bench-agreement ARGS="--engine vllm --url http://HOST:PORT"` asks any running engine; without it, the
 embedded llama-server. A form that the engine refuses must be billed nothing.
 """
 
@@ -93,11 +93,11 @@ async def measure(engine_url: str | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.agreement", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engine-url", help="ask the engine that runs at this address")
+    parser.add_argument("--url", help="ask the engine that runs at this address")
     parser.add_argument("--engine", default="llama-server", help="how to call it in the results")
     parser.add_argument("--output", type=Path, default=RESULTS / "agreement.json")
     asked = parser.parse_args()
-    forms = asyncio.run(measure(asked.engine_url))
+    forms = asyncio.run(measure(asked.url))
     result = {
         "benchmark": "agreement",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
