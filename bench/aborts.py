@@ -2,8 +2,8 @@
 
 `make bench-aborts` starts the whole stack twice: in front of the engine stand-in, which speaks vLLM's
 protocol, and in front of the embedded llama-server. `ARGS="--engine vllm --url http://HOST:PORT"` measures
-any running engine too, or with `--alone` nothing else. For every k it compares the tokens billed with the last count that
-had passed the gateway and with the engine's own counter.
+any running engine too, or with `--alone` nothing else. For every k it compares the tokens billed with the
+last count that had passed the gateway and with the engine's own counter.
 """
 
 from __future__ import annotations
