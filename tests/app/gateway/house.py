@@ -250,12 +250,14 @@ async def open_house(
     options: Options | None = None,
     engine_kind: str = "vllm",
     served: str = SERVED,
+    tokenizer: str | None = None,
     **changed: Any,
 ) -> AsyncIterator[House]:
     """A gateway that serves one model from one simulated engine, until the block ends."""
     engine = SimulatedEngine(options or Options(model=served))
     await engine.start("127.0.0.1", 0)
     seeded = await seed(database, balance=balance)
+    await execute(database, "UPDATE model SET tokenizer = $1", tokenizer)
     await add_backend(database, seeded, engine.base_url, engine=engine_kind, served=served)
     port = free_port()
     process = GatewayProcess(settings_for(database, folder, port, **changed))
