@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.console.page import Site, load_templates, render, signed_in
 from app.console.views.home import show_home
 from app.console.views.login import show_login, submit_login, submit_logout
+from app.console.views.reconciliation import show_reconciliation
 from app.console.views.requests import list_requests, show_request
 from app.console.views.wallets import list_wallets, show_wallet
 from app.core.clock import Clock, SystemClock
@@ -52,6 +53,7 @@ def create_console(engine: AsyncEngine, settings: Settings, *, clock: Clock | No
             Route("/logout", signed_in(submit_logout), methods=["POST"]),
             Route("/requests", signed_in(list_requests)),
             Route("/requests/{request_id}", signed_in(show_request)),
+            Route("/reconciliation", signed_in(show_reconciliation)),
             Route("/wallets", signed_in(list_wallets)),
             Route("/wallets/{wallet_id}", signed_in(show_wallet)),
             Mount("/static", StaticFiles(directory=_STATIC), name="static"),

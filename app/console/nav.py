@@ -20,6 +20,7 @@ DESTINATIONS = (
     Destination("/", "Home", Scope.SELF_READ),
     Destination("/requests", "Requests", Scope.REQUESTS_READ),
     Destination("/wallets", "Wallets", Scope.WALLETS_READ),
+    Destination("/reconciliation", "Reconciliation", Scope.AUDIT_READ),
 )
 
 
