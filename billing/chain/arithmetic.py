@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from app.core.money import format_picos, parse_picos, parse_price
-from billing.chain.wire import Correction, Event, Prices, Tokens
-from billing.metering.model import Meter, Outcome, Usage, UsageSource
+from billing.chain.wire import Change, Correction, Counted, Event, Prices, Tokens
+from billing.metering.model import NOTHING, Meter, Outcome, Usage, UsageSource
 from billing.metering.policy import billed
 from billing.rating.model import Rates, cost
 
@@ -32,9 +33,9 @@ def check_correction(correction: Correction) -> Iterator[str]:
     if amount is None or rates is None:
         yield "its amount or its prices are no decimal numbers that agree"
         return
-    change = correction.billed_change
-    worth = -cost(Usage(change.input, change.input_cached, change.input_cache_write, change.output), rates)
-    if change != type(change)(0, 0, 0, 0) and worth != amount:
+    change = _usage(correction.billed_change)
+    worth = -cost(change, rates)
+    if change != NOTHING and worth != amount:
         yield f"its tokens are worth {format_picos(worth)}, its amount is {correction.amount}"
 
 
@@ -46,6 +47,8 @@ def _check_billed(event: Event) -> Iterator[str]:
         return
     counted = _usage(event.usage)
     due, told = billed(outcome, source, counted), _usage(event.billed)
+    if due == told:
+        return
     for meter in Meter:
         most, least = due.of(meter), 0 if _ABOVE[meter] in event.flags else due.of(meter)
         if not least <= told.of(meter) <= most:
@@ -63,8 +66,8 @@ def _check_cost(event: Event) -> Iterator[str]:
         yield f"its billed tokens cost {format_picos(due)} at its prices, it says {event.cost}"
 
 
-def _usage(tokens: Tokens | object) -> Usage:
-    return Usage(**{meter.value: getattr(tokens, meter.value) for meter in Meter})
+def _usage(tokens: Tokens | Counted | Change) -> Usage:
+    return Usage(tokens.input, tokens.input_cached, tokens.input_cache_write, tokens.output)
 
 
 def _amount(decimal: str, picos: str) -> int | None:
@@ -76,6 +79,7 @@ def _amount(decimal: str, picos: str) -> int | None:
     return amount if str(amount) == picos and format_picos(amount) == decimal else None
 
 
+@lru_cache(maxsize=1024)
 def _rates(prices: Prices) -> Rates | None:
     try:
         return Rates(*(parse_price(getattr(prices, meter.value)) for meter in Meter))

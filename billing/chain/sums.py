@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from billing.chain.wire import Correction, Event
 from billing.metering.model import Meter, UsageSource
 
@@ -48,8 +50,8 @@ class Sums:
         group.requests += 1
         group.unknown_requests += line.usage_source == UsageSource.UNKNOWN
         group.cost += int(line.cost_picos)
-        for name in CLASSES:
-            group.tokens[name] += getattr(line.usage, name)
+        for name, amount in msgspec.structs.asdict(line.usage).items():
+            group.tokens[name] += amount
 
     def by_group(self) -> Mapping[tuple[str, str, str], Sum]:
         """Sums by (day, model, currency), in their order."""

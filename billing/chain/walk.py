@@ -104,7 +104,7 @@ class Walk:
         if place.sequence > 1:
             self.start = f"begins within {place.day}, at line {place.sequence}"
             if not self._partial:
-                yield Found(Flaw.MISSING, f"lines 1 to {place.sequence - 1} of {place.day} are not there")
+                yield _gap(1, place)
             return
         earlier = [heads[-1] for day, heads in sorted(self._kept.items()) if day < place.day]
         roots = [(BEGINNING, "begins with the tenant's first line")]
@@ -128,8 +128,7 @@ class Walk:
         elif self._partial:
             return
         elif place.day == head.day:
-            gap = f"{head.sequence + 1} to {place.sequence - 1}"
-            yield Found(Flaw.MISSING, f"lines {gap} of {place.day} are missing before it")
+            yield _gap(head.sequence + 1, place)
         else:
             yield from self._turn(place, head)
 
@@ -137,7 +136,7 @@ class Walk:
         """What is wrong between the last line of a day and a line of a later one."""
         assert self.tenant_id is not None
         if place.sequence > 1:
-            yield Found(Flaw.MISSING, f"lines 1 to {place.sequence - 1} of {place.day} are missing before it")
+            yield _gap(1, place)
         elif genesis(self.tenant_id, day=place.day, before=head.hash).hex() != place.previous:
             what = f"{place.day} does not go on from line {head.sequence} of {head.day}"
             yield Found(Flaw.MISSING, f"{what}: the end of that day or whole days between are missing")
@@ -148,3 +147,11 @@ class Walk:
                 yield Found(
                     Flaw.REPLACED, f"its hash is {place.hash[:16]}…, the kept head says {head.hash[:16]}…"
                 )
+
+
+def _gap(first: int, place: Place) -> Found:
+    last = place.sequence - 1
+    lines = (
+        f"line {first} of {place.day} is" if first == last else f"lines {first} to {last} of {place.day} are"
+    )
+    return Found(Flaw.MISSING, f"{lines} missing before it")
