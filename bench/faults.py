@@ -27,10 +27,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench import machine
-from bench.simulated import Arena, open_arena, simulate_many
+from bench.simulated import simulate_many
 from tests.faults.finding import Wrong
 from tests.faults.rounds import ROUNDS, Played, plan, under_fire
 from tests.faults.stack import Stack, running_stack
+from tests.mutation.ground import Ground, open_ground
 from tests.mutation.hunt import Hunter, Verdict
 from tests.mutation.mutants import ALL, REDUCED
 
@@ -49,8 +50,8 @@ SEEN = (
 )
 MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
 SIMULATED = range(1, 1 + (40 if QUICK else 2000))
-HUNTED = range(1, 1 + (40 if QUICK else 300))
-"""Seeds for each mutant: some of those with which the sound product passes."""
+HUNTS = 40 if QUICK else 120
+"""Most simulated runs for each mutant, of seeds with which the sound product has passed."""
 CONSOLE = Console(stderr=True)
 
 
@@ -110,10 +111,10 @@ def show(result: dict[str, Any]) -> None:
         CONSOLE.print(finding, style="red")
 
 
-def simulate(progress: Progress, arena: Arena) -> dict[str, Any]:
+def simulate(progress: Progress, ground: Ground) -> dict[str, Any]:
     """The sum of the simulated runs."""
     task = progress.add_task("simulated runs", total=len(SIMULATED))
-    total = asyncio.run(simulate_many(SIMULATED, arena=arena, on_run=lambda: progress.advance(task)))
+    total = asyncio.run(simulate_many(SIMULATED, ground=ground, on_run=lambda: progress.advance(task)))
     for seed, found in sorted(total.failed.items()):
         CONSOLE.print(
             f"seed {seed}: {found}\n  python -m tests.simulation --seed {seed} --trace", style="red"
@@ -125,7 +126,7 @@ def simulate(progress: Progress, arena: Arena) -> dict[str, Any]:
     }
 
 
-def hunt(progress: Progress, arena: Arena) -> list[dict[str, Any]]:
+def hunt(progress: Progress, ground: Ground) -> list[dict[str, Any]]:
     """What became of each mutant."""
     mutants = [mutant for mutant in ALL if mutant.name in REDUCED] if QUICK else list(ALL)
     task = progress.add_task("mutants", total=len(mutants))
@@ -135,7 +136,7 @@ def hunt(progress: Progress, arena: Arena) -> list[dict[str, Any]]:
         by = f"{verdict.caught_by}, seed {verdict.seed}" if verdict.seed else verdict.caught_by
         CONSOLE.print(f"{verdict.name}: {by or 'SURVIVED'}", style="" if by else "red")
 
-    hunter = Hunter(arena.folder, arena.template, HUNTED)
+    hunter = Hunter(ground, seeds=SIMULATED[-1], runs=HUNTS)
     return [asdict(verdict) for verdict in asyncio.run(hunter.hunt_all(mutants, on_end=tell))]
 
 
@@ -147,9 +148,9 @@ def main() -> None:
         with running_stack() as stack:
             real = asyncio.run(play_rounds(stack, progress))
         show(real)
-        with open_arena() as arena:
-            simulated = simulate(progress, arena)
-            mutants = hunt(progress, arena)
+        with open_ground() as ground:
+            simulated = simulate(progress, ground)
+            mutants = hunt(progress, ground)
     result = {
         "benchmark": "faults",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

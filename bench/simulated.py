@@ -10,19 +10,15 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.stack.postgres import Postgres
-from tests.database import Server
+from tests.mutation.ground import Ground
 
 PROCESSES = 2
 
@@ -42,40 +38,18 @@ class Sum:
             self.failed[run["seed"]] = run["findings"][0]
 
 
-@dataclass(frozen=True)
-class Arena:
-    """A PostgreSQL that runs, and the name of a database in it with the newest schema."""
-
-    folder: Path
-    template: str
-
-
-@contextmanager
-def open_arena() -> Iterator[Arena]:
-    """One that is gone at the end of the block."""
-    folder = Path(tempfile.mkdtemp(prefix="sy-arena-"))
-    folder.chmod(0o711)
-    postgres = Postgres(folder / "postgres", durable=False)
-    try:
-        postgres.start()
-        yield Arena(folder / "postgres", Server(postgres).make_template())
-    finally:
-        postgres.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def simulate_many(seeds: range, *, arena: Arena, on_run: Callable[[], None]) -> Sum:
+async def simulate_many(seeds: range, *, ground: Ground, on_run: Callable[[], None]) -> Sum:
     """The sum over all seeds. Raises RuntimeError if a child breaks."""
     total = Sum()
     shares = [seeds[number::PROCESSES] for number in range(PROCESSES)]
-    await asyncio.gather(*(_child(share, arena, total=total, on_run=on_run) for share in shares if share))
+    await asyncio.gather(*(_child(share, ground, total=total, on_run=on_run) for share in shares if share))
     return total
 
 
-async def _child(seeds: range, arena: Arena, *, total: Sum, on_run: Callable[[], None]) -> None:
+async def _child(seeds: range, ground: Ground, *, total: Sum, on_run: Callable[[], None]) -> None:
     numbers = (seeds.start, seeds.stop, seeds.step)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.simulated", *map(str, numbers), str(arena.folder), arena.template),
+        *(sys.executable, "-m", "bench.simulated", *map(str, numbers), *ground.words()),
         env=os.environ | {"PYTHONHASHSEED": "0"},
         stdout=asyncio.subprocess.PIPE,
         limit=2**20,
@@ -100,7 +74,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     logging.disable(logging.CRITICAL)
     start, stop, step, folder, template = arguments
-    with arena_on(Server(Postgres(Path(folder), durable=False)), template=template) as arena:
+    with arena_on(Ground(Path(folder), template).server(), template=template) as arena:
         for seed in range(int(start), int(stop), int(step)):
             outcome = simulate(seed, database=arena)
             told: dict[str, Any] = {

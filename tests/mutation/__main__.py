@@ -1,7 +1,7 @@
-"""`python -m tests.mutation NAME simulate FIRST COUNT FOLDER TEMPLATE` or `… NAME test TEST…`.
+"""`python -m tests.mutation NAME simulate SEEDS RUNS FOLDER TEMPLATE` or `… NAME test TEST…`.
 
-What becomes of a mutant. A simulation needs the folder of a PostgreSQL that runs, and a database in it
-with the newest schema.
+What becomes of a mutant. At most RUNS seeds up to SEEDS are simulated, of those that can stir it; FOLDER is
+of a PostgreSQL that runs, TEMPLATE a database in it with the newest schema.
 
 Exits with 1 if it was caught, with 0 if it survived; a simulation prints the seed and what it found as JSON.
 Without arguments, the mutants are listed.
@@ -13,10 +13,12 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from tests.mutation.mutants import ALL, NONE
+from tests.mutation.patch import Stir
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,21 +27,36 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name, how, *rest = arguments
-    next(mutant for mutant in (NONE, *ALL) if mutant.name == name).infect()
+    mutant = next(mutant for mutant in (NONE, *ALL) if mutant.name == name)
+    mutant.infect()
     if how == "test":
         return _test(rest)
-    first, count, folder, template = rest
-    seeds = range(int(first), int(first) + int(count))
-    return _simulate(seeds, folder=Path(folder), template=template)
+    seeds, runs, folder, template = rest
+    stirring = islice(_stirring(mutant.stirred_by, most=int(seeds)), int(runs))
+    return _simulate(stirring, folder=Path(folder), template=template)
 
 
-def _simulate(seeds: range, *, folder: Path, template: str) -> int:
-    from app.stack.postgres import Postgres
-    from tests.database import Server
+def _stirring(stir: Stir, *, most: int) -> Iterator[int]:
+    """The seeds up to `most` of runs in which that happens."""
+    from tests.simulation.plan import Plan, plan_of
+
+    happens: dict[Stir, Callable[[Plan], bool]] = {
+        "anything": lambda plan: True,
+        "power": lambda plan: any(death.power for death in plan.deaths),
+        "settler": lambda plan: any(death.who == "settler" for death in plan.deaths),
+        "gateway": lambda plan: any(death.who.startswith("gateway") for death in plan.deaths),
+        "price": lambda plan: any(trouble.what == "price" for trouble in plan.troubles),
+        "choices": lambda plan: any(wish.body.get("n", 1) > 1 for wish in plan.calls),
+    }
+    return (seed for seed in range(1, most + 1) if happens[stir](plan_of(seed)))
+
+
+def _simulate(seeds: Iterable[int], *, folder: Path, template: str) -> int:
+    from tests.mutation.ground import Ground
     from tests.simulation.run import arena_on, simulate
 
     logging.disable(logging.CRITICAL)
-    with arena_on(Server(Postgres(folder, durable=False)), template=template) as arena:
+    with arena_on(Ground(folder, template).server(), template=template) as arena:
         for seed in seeds:
             try:
                 findings = simulate(seed, database=arena).findings

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tests.mutation.ground import Ground
 from tests.mutation.mutants import NONE
 from tests.mutation.patch import ROOT, Mutant
 
@@ -46,13 +46,12 @@ class Unhuntable(Exception):
 class Hunter:
     """Hunts in processes of their own.
 
-    folder, template: of a PostgreSQL that runs, and of a database in it with the newest schema.
-    seeds: of the simulated runs for each mutant.
+    seeds, runs: at most so many simulated runs for each mutant, of seeds up to that one.
     """
 
-    folder: Path
-    template: str
-    seeds: range
+    ground: Ground
+    seeds: int
+    runs: int
 
     async def hunt_all(
         self,
@@ -83,7 +82,7 @@ class Hunter:
     async def hunt(self, mutant: Mutant) -> Verdict:
         """Look for what a mutant breaks. Raises Unhuntable if the hunter itself broke."""
         started = monotonic()
-        where = (str(self.seeds.start), str(len(self.seeds)), str(self.folder), self.template)
+        where = (str(self.seeds), str(self.runs), *self.ground.words())
         how = ("test", *mutant.tests) if mutant.tests else ("simulate", *where)
         code, output = await _run("-m", "tests.mutation", mutant.name, *how)
         if code not in (None, _CAUGHT, _SURVIVED):

@@ -40,6 +40,7 @@ ALL = (
                 "        self._settlement.settle(ending, attempts=attempts, on_durable=lambda _: None)",
             ),
         ),
+        stirred_by="gateway",
     ),
     Mutant(
         "never_syncs",
@@ -51,6 +52,7 @@ ALL = (
                 "answer([(each, True) for each in waiting])",
             ),
         ),
+        stirred_by="power",
     ),
     Mutant(
         "posts_what_is_not_durable",
@@ -62,6 +64,7 @@ ALL = (
                 "            pass\n",
             ),
         ),
+        stirred_by="power",
     ),
     Mutant(
         "admits_without_a_record",
@@ -84,6 +87,7 @@ ALL = (
         "counts_a_prompt_for_each_choice",
         "the prompt of a request with n answers is counted n times",
         (Patch("billing.metering.gauge", "group = choice // self._choices_per_prompt", "group = choice"),),
+        stirred_by="choices",
     ),
     Mutant(
         "prices_at_the_settlement",
@@ -92,26 +96,28 @@ ALL = (
             Patch(
                 "app.gateway.admission",
                 "        self._snapshot = snapshot\n",
-                "        self._snapshot = snapshot\n        AdmissionDesk.latest = self\n",
+                "        self._snapshot = snapshot\n        leases.admission = self\n",
             ),
             Patch(
                 "app.gateway.settle",
                 "cost_picos = cost(charged, admission.record.rates)",
-                "from app.gateway.admission import AdmissionDesk\n"
-                "        rates = AdmissionDesk.latest._pin(admission.principal, admission.model).rates\n"
-                "        cost_picos = cost(charged, rates)",
+                "pinned_late = desk.leases.admission._pin(admission.principal, admission.model)\n"
+                "        cost_picos = cost(charged, pinned_late.rates)",
             ),
         ),
+        stirred_by="price",
     ),
     Mutant(
         "bills_the_lost",
         "what a dead process was working on is billed",
         (Patch("billing.metering.policy", "Outcome.LOST: _FREE", "Outcome.LOST: _COUNTED"),),
+        stirred_by="gateway",
     ),
     Mutant(
         "forgets_progress",
         "a lost request is settled as if nobody had counted it",
         (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
+        stirred_by="gateway",
     ),
     Mutant(
         "keeps_the_hold",
@@ -129,6 +135,7 @@ ALL = (
             ),
             Patch("billing.quota.leases", "lease.pending -= amount\n", "lease.pending -= 0\n"),
         ),
+        stirred_by="power",
     ),
     Mutant(
         "resumes_too_far",
@@ -140,6 +147,7 @@ ALL = (
                 "return Position(posted, posted)",
             ),
         ),
+        stirred_by="settler",
     ),
     Mutant(
         "advances_before_it_posts",
@@ -153,6 +161,7 @@ ALL = (
                 "    poster = _Poster(connection,",
             ),
         ),
+        stirred_by="settler",
     ),
     Mutant(
         "rolls_up_apart",
@@ -166,6 +175,7 @@ ALL = (
                 "        return sum(unleased.values())\n",
             ),
         ),
+        stirred_by="settler",
     ),
     Mutant(
         "spends_apart",
@@ -177,6 +187,7 @@ ALL = (
                 f"        {_SPLIT}unleased = await authority.post(",
             ),
         ),
+        stirred_by="settler",
     ),
     Mutant(
         "updates_on_conflict",
@@ -188,6 +199,7 @@ ALL = (
                 "ON CONFLICT (request_id) DO UPDATE SET posted_at = EXCLUDED.posted_at RETURNING request_id",
             ),
         ),
+        stirred_by="settler",
     ),
     Mutant(
         "forgets_the_payload_hash",
@@ -224,6 +236,7 @@ ALL = (
                 "    await course.post_all([*lost])\n    return not damaged\n",
             ),
         ),
+        stirred_by="gateway",
     ),
     Mutant(
         "books_the_wrong_way",

@@ -10,7 +10,10 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Literal
 
+Stir = Literal["anything", "power", "settler", "gateway", "price", "choices"]
+"""A cut of power, the death of a settler or of a gateway, another price, n > 1."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,13 +34,14 @@ class StalePatch(Exception):
 class Mutant:
     """The product with one fault in it.
 
-    does: what is wrong with it, in words.   tests: the test files that have to notice, where a
-    simulation is no place to.
+    does: what is wrong with it, in words.   stirred_by: what has to happen in a simulated run, so that it
+    can show.   tests: the tests that have to notice, where a simulation is no place to.
     """
 
     name: str
     does: str
     patches: tuple[Patch, ...]
+    stirred_by: Stir = "anything"
     tests: tuple[str, ...] = ()
 
     @property

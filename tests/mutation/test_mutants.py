@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import pytest
 
-from tests.mutation.mutants import ALL
+from tests.mutation.ground import Ground, open_ground
+from tests.mutation.hunt import Hunter
+from tests.mutation.mutants import ALL, NONE, REDUCED
 from tests.mutation.patch import ROOT, Mutant
 
 
@@ -26,3 +29,19 @@ def test_what_is_to_catch_a_mutant_is_a_test_that_there_is(test: str) -> None:
 
 def test_there_are_enough_mutants_and_each_has_its_name() -> None:
     assert len({mutant.name for mutant in ALL}) == len(ALL) >= 12
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    with open_ground() as opened:
+        yield opened
+
+
+@pytest.mark.timeout(600)
+async def test_a_few_mutants_are_caught_by_the_seed_of_a_simulation_which_the_product_passes(
+    ground: Ground,
+) -> None:
+    mutants = [NONE, *(mutant for mutant in ALL if mutant.name in REDUCED)]
+    sound, *verdicts = await Hunter(ground, seeds=20, runs=3).hunt_all(mutants)
+    assert sound.caught_by is None, sound.found
+    assert {verdict.name: verdict.caught_by for verdict in verdicts} == dict.fromkeys(REDUCED, "simulation")
