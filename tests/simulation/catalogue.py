@@ -1,0 +1,164 @@
+"""Who is there and what it costs: tenants, keys, wallets, a model, engines, and prices that change."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.core import ids
+from app.core.clock import from_ms
+from app.core.ids import ModelId, PriceBookId, TenantId, WalletId
+from billing.ledger import service as ledger
+from billing.metering.model import Meter
+from billing.pricing import service as pricing
+from billing.pricing.model import Price
+from tests.simulation.plan import MODEL, SECRETS, Plan
+from tests.simulation.arena import EPOCH_MS, Arena
+
+PRICES = {
+    Meter.INPUT: 540_000,
+    Meter.INPUT_CACHED: 180_000,
+    Meter.INPUT_CACHE_WRITE: 540_000,
+    Meter.OUTPUT: 2_160_000,
+}
+
+
+@dataclass
+class Payer:
+    """A tenant of the run.   most_credit: the furthest below zero that its wallet was ever allowed."""
+
+    tenant_id: TenantId
+    secret: str
+    credit: int
+    wallet_id: WalletId | None = None
+    allowance_id: str = ""
+    most_credit: int = 0
+    granted: dict[str, int] = field(default_factory=dict)
+
+
+class Catalogue:
+    """The rows of a run, and the operations on them."""
+
+    def __init__(self, plan: Plan, arena: Arena) -> None:
+        self._plan = plan
+        self._arena = arena
+        self._changes = 0
+        self.payers: list[Payer] = []
+        self.model_id = ModelId("")
+        self.book_id = PriceBookId("")
+
+    def fill(self) -> None:
+        """Insert everything but wallets, straight into the tables."""
+        insert = self._arena.insert
+        self._arena.set_clock(0.0)
+        self.book_id, self.model_id, deployment_id = ids.price_book_id(), ids.model_id(), ids.deployment_id()
+        insert("price_book", id=self.book_id, name="list", currency="USD", is_default=True)
+        for secret, credit in zip(SECRETS, self._plan.credits, strict=False):
+            payer = Payer(ids.tenant_id(), secret, credit, most_credit=credit)
+            self.payers.append(payer)
+            self._insert_tenant(payer)
+        insert(
+            "model",
+            id=self.model_id,
+            name=MODEL,
+            context_limit=4096,
+            max_output_tokens=64,
+            default_output_tokens=8,
+            status="published",
+        )
+        insert("deployment", id=deployment_id, model_id=self.model_id)
+        for kind in self._plan.engines:
+            backend_id = ids.backend_id()
+            insert(
+                "backend",
+                id=backend_id,
+                deployment_id=deployment_id,
+                base_url=f"http://{backend_id}.test:8000",
+                engine=kind,
+                served_model=MODEL,
+            )
+        self._insert_prices()
+
+    def _insert_tenant(self, payer: Payer) -> None:
+        insert, project_id = self._arena.insert, ids.project_id()
+        insert("tenant", id=payer.tenant_id, name=f"tenant {len(self.payers)}", currency="USD")
+        insert("project", id=project_id, tenant_id=payer.tenant_id, name="p")
+        insert(
+            "api_key",
+            id=ids.key_id(),
+            tenant_id=payer.tenant_id,
+            project_id=project_id,
+            name="k",
+            digest=hashlib.sha256(payer.secret.encode()).digest(),
+            prefix=payer.secret[:10],
+            last_four=payer.secret[-4:],
+        )
+
+    def _insert_prices(self) -> None:
+        insert, version_id = self._arena.insert, ids.price_version_id()
+        insert("price_version", id=version_id, price_book_id=self.book_id, status="draft")
+        for meter, price in PRICES.items():
+            insert(
+                "price",
+                price_version_id=version_id,
+                model_id=self.model_id,
+                meter=meter.value,
+                micros_per_mtok=price,
+            )
+        self._arena.execute(
+            "UPDATE price_version SET status = 'published', published_at = $1, effective_from = $1 WHERE id = $2",
+            from_ms(EPOCH_MS) - timedelta(days=400),
+            version_id,
+        )
+
+    # What operators do. Each may be done twice: its process died before it knew.
+
+    async def open_wallets(self, connection: AsyncConnection) -> None:
+        for payer in self.payers:
+            wallet = await ledger.open_wallet(
+                connection, tenant_id=payer.tenant_id, currency="USD", credit_limit=payer.credit
+            )
+            payer.wallet_id, payer.allowance_id = wallet.id, wallet.allowance_id
+
+    async def set_limit(self, connection: AsyncConnection, *, which: int, amount: int) -> None:
+        payer = self.payers[which % len(self.payers)]
+        assert payer.wallet_id is not None
+        credit = max(payer.credit + amount, 0)
+        payer.most_credit = max(payer.most_credit, credit)
+        await ledger.set_credit_limit(connection, payer.wallet_id, credit_limit=credit)
+
+    async def grant(self, connection: AsyncConnection, *, which: int, amount: int, reference: str) -> None:
+        payer = self.payers[which % len(self.payers)]
+        assert payer.wallet_id is not None
+        payer.granted[reference] = abs(amount)
+        await ledger.grant(
+            connection,
+            wallet_id=payer.wallet_id,
+            amount=abs(amount),
+            kind="purchased",
+            reason="simulated",
+            reference=reference,
+            created_by="simulation",
+        )
+
+    async def change_prices(self, connection: AsyncConnection, *, now_ms: int, in_ms: int) -> None:
+        self._changes += 1
+        version = await pricing.create_version(connection, self.book_id)
+        prices = [
+            Price(self.model_id, meter, price + self._changes * 10_000) for meter, price in PRICES.items()
+        ]
+        await pricing.put_prices(connection, version.id, prices=prices)
+
+        async def on_offer() -> list[ModelId]:
+            return [self.model_id]
+
+        await pricing.publish(
+            connection,
+            version.id,
+            effective_from=from_ms(now_ms + in_ms) if in_ms else None,
+            now=from_ms(now_ms),
+            on_offer=on_offer,
+        )

@@ -1,0 +1,203 @@
+"""The machine's disk: journals in a real folder, with writes that tear, syncs that count, and power that fails.
+
+A killed process loses nothing that it wrote, a power cut takes what was not synced. Who synced how much
+is seen at the real calls: the writer's `sync`, and `fdatasync` within the settler's own reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from billing.journal.file import JournalFile
+from billing.journal.sync import OnDurable, answer
+from billing.journal.tail import JournalTail
+from tests.simulation.loop import Process
+from tests.simulation.trace import Trace
+
+_SYNC_S = 0.004
+
+
+class Disk:
+    """One folder of journals.   full: writes fail after some bytes.   synced: by file, in bytes."""
+
+    def __init__(self, folder: Path, *, rng: Random, trace: Trace) -> None:
+        self.folder = folder
+        self.full = False
+        self.synced: dict[Path, int] = {}
+        self.strays: set[str] = set()
+        self.rng = rng
+        self.trace = trace
+        self._writers: dict[Process, set[int]] = {}
+
+    def open_file(self, process: Process) -> Callable[..., SimFile]:
+        """How a gateway process takes over the descriptor of its journal."""
+
+        def take(descriptor: int, *, path: Path) -> SimFile:
+            self._writers.setdefault(process, set()).add(descriptor)
+            self.synced[path] = os.fstat(descriptor).st_size
+            return SimFile(descriptor, path=path, disk=self, process=process)
+
+        return take
+
+    async def run_blocking(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """The settler's way to the disk: in place, and of a read of a journal it is seen what it synced."""
+        loop: Any = asyncio.get_running_loop()
+        tail = getattr(work, "__self__", None)
+        if isinstance(tail, JournalTail) and work.__name__ == "read":
+            return await loop.run_in_place(self._read, tail)
+        return await loop.run_in_place(work, *args, **named)
+
+    def let_go(self, process: Process) -> None:
+        """The kernel closes the journal of a dead gateway: its lock is free."""
+        for number in self._writers.pop(process, ()):
+            fcntl.flock(number, fcntl.LOCK_UN)
+
+    def let_readers_go(self) -> None:
+        """The kernel closes what a dead settler had open, with the locks that it had got."""
+        writers = {number for numbers in self._writers.values() for number in numbers}
+        for number in self._open_files() - writers:
+            fcntl.flock(number, fcntl.LOCK_UN)
+
+    def fail_power(self) -> None:
+        """Lose what was not synced: all of it, a part, or only its bytes while its length stays."""
+        for path in sorted(self.folder.glob("*.journal")):
+            size, kept = path.stat().st_size, self.synced.get(path, 0)
+            if size <= kept:
+                continue
+            end = self.rng.randint(kept, size)
+            with path.open("r+b") as file:
+                file.truncate(end)
+                if self.rng.random() < 0.3:
+                    file.truncate(size)
+            self.synced[path] = path.stat().st_size
+            self.trace.note("disk", "lost", path.name[-14:], size - end)
+
+    def close(self) -> None:
+        """Close what the dead have left open."""
+        for number in self._open_files():
+            os.close(number)
+
+    def _read(self, tail: JournalTail) -> Any:
+        """Read, and see whether it synced."""
+        synced = False
+
+        def watch(_frame: Any, event: str, argument: Any) -> None:
+            nonlocal synced
+            synced = synced or (event == "c_call" and argument in (os.fdatasync, os.fsync))
+
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            size = tail.path.stat().st_size if tail.path.exists() else 0
+            frames = tail.read()
+        finally:
+            sys.setprofile(before)
+        if synced:
+            self.synced[tail.path] = max(self.synced.get(tail.path, 0), size)
+        return frames
+
+    def _open_files(self) -> set[int]:
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{name}")
+            except OSError:
+                continue
+            if target.startswith(f"{self.folder}/") and not target.endswith(".db"):
+                found.add(int(name))
+        return found
+
+
+class SimFile(JournalFile):
+    """A journal whose every write and sync may be the last thing that its process does."""
+
+    def __init__(self, descriptor: int, *, path: Path, disk: Disk, process: Process) -> None:
+        super().__init__(descriptor, path=path)
+        self._disk = disk
+        self._process = process
+
+    def write(self, pieces: Sequence[bytes]) -> int:
+        if self._process.dead or not pieces:
+            return 0
+        self._process.moment("write")
+        if self._disk.full:
+            return self._write_some(pieces)
+        try:
+            self._process.moment("torn")
+        finally:
+            if self._process.dead:
+                data = b"".join(pieces)
+                os.write(self._descriptor, data[: self._disk.rng.randrange(len(data) or 1)])
+        written = super().write(pieces)
+        self._disk.trace.note(self._process.name, "wrote", written, sum(map(len, pieces)))
+        self._process.moment("written")
+        return written
+
+    def sync(self) -> bool:
+        if self._process.dead:
+            return False
+        self._process.moment("sync")
+        size = os.fstat(self._descriptor).st_size
+        done = super().sync()
+        if done:
+            self._disk.synced[self.path] = size
+        self._process.moment("synced")
+        return done
+
+    def close(self) -> None:
+        if not self._process.dead:
+            self._disk.let_go(self._process)
+            super().close()
+
+    def _write_some(self, pieces: Sequence[bytes]) -> int:
+        """As much as the disk still takes."""
+        data = b"".join(pieces)
+        done = os.write(self._descriptor, data[: self._disk.rng.randrange(len(data) or 1)])
+        self._disk.trace.note(self._process.name, "disk-full", done, len(data))
+        return self._cut(pieces, done, error=OSError(errno.ENOSPC, "No space left on device"))
+
+
+class SimSyncer:
+    """Syncs a while later, for all that was written before, like the thread of a gateway."""
+
+    def __init__(self, file: JournalFile, *, process: Process, rng: Random) -> None:
+        self.groups = 0
+        self._file = file
+        self._process = process
+        self._rng = rng
+        self._waiting: list[OnDurable | None] = []
+        self._busy = False
+
+    @property
+    def backlog(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiting: Sequence[OnDurable | None]) -> None:
+        self._waiting.extend(waiting)
+        if not self._busy:
+            self._busy = True
+            self._process.post_later(self._rng.random() * _SYNC_S, self._sync)
+
+    async def close(self) -> None:
+        while self._busy:
+            await asyncio.sleep(_SYNC_S)
+
+    def _sync(self) -> None:
+        group, self._waiting = self._waiting, []
+        durable = not self._file.broken and self._file.sync()
+        self.groups += 1
+        self._process.post_later(self._rng.random() * _SYNC_S, self._tell, group, durable)
+
+    def _tell(self, group: Sequence[OnDurable | None], durable: bool) -> None:
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._process.post_later(self._rng.random() * _SYNC_S, self._sync)
+        answer([(each, durable) for each in group])

@@ -1,0 +1,53 @@
+"""The laws that hold at every instant, looked at after each change of the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.arena import Standing
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Watch:
+    """Looks after every commit.   over_limit: how often more was taken than a limit allows."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._before: dict[str, Standing] = {}
+        self.findings: list[str] = []
+        self.over_limit = 0
+        self.looks = 0
+
+    def look(self) -> None:
+        """Pass on what was notified, and compare what is committed and lent with the limits."""
+        world = self._world
+        self.looks += 1
+        heard, standings = world.arena.look()
+        for news in heard:
+            world.tell(news)
+        for standing in standings:
+            self._check(standing, self._before.get(standing.allowance_id))
+            self._before[standing.allowance_id] = standing
+
+    def _check(self, now: Standing, before: Standing | None) -> None:
+        name = now.allowance_id[-6:]
+        if now.taken > now.limit and (before is None or now.taken > before.taken):
+            self.over_limit += 1
+            self.findings.append(f"over the limit: {name} has {now.taken} of {now.limit} taken")
+        if now.uncovered:
+            self.findings.append(f"over the limit: {name} was used without a lease by {now.uncovered}")
+        lent = 0
+        for host in self._world.gateways:
+            lease = host.leases.find(now.allowance_id) if host.alive else None  # type: ignore[arg-type]
+            if lease is None:
+                continue
+            lent += lease.free + lease.held
+            if lease.free < 0 or lease.free + lease.held + lease.covered + lease.returned != lease.granted:
+                self.findings.append(f"{host.name}'s lease of {name} does not add up")
+        if lent > now.outstanding:
+            self.over_limit += 1
+            self.findings.append(
+                f"over the limit: processes have {lent} of {name}, lent are {now.outstanding}"
+            )

@@ -1,0 +1,268 @@
+"""The way from a process to the database: late, lost, cut; and a moment to die before and after each statement.
+
+process ──(latency)──▶ statement, in place ──(latency)──▶ answer
+                dies: not done               dies: done, and nobody was told
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from random import Random
+from typing import Any
+
+import asyncpg
+
+from tests.simulation.loop import Killed, Process, SimLoop
+from tests.simulation.arena import Asking, Arena
+from tests.simulation.trace import Trace
+
+_GUARDED = frozenset(
+    {"commit", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval", "rollback", "start"}
+)
+"""Coroutines of statements and transactions that don't look like some."""
+_MAKES = frozenset({"transaction"})
+_GONE = "connection was closed in the middle of operation"
+
+
+class Network:
+    """Between all processes and the database.   away: nobody gets through.   slow: share of late answers."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        arena: Arena,
+        *,
+        rng: Random,
+        trace: Trace,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.arena = arena
+        self.rng = rng
+        self.trace = trace
+        self.on_change = on_change
+        self.away = False
+        self.slow = 0.0
+        self.open: list[Wired] = []
+        self.asked = 0
+
+    async def connect(self, process: Process) -> Wired:
+        """A new connection of a process. Raises OSError while the database is away."""
+        process.moment("call")
+        await asyncio.sleep(self.latency())
+        if self.away:
+            raise ConnectionRefusedError("the database is away")
+        wired = Wired(self, process, self.arena.connect())
+        self.open.append(wired)
+        process.moment("called")
+        return wired
+
+    def latency(self) -> float:
+        """One way, in seconds: mostly short, at times longer than anybody waits."""
+        if self.slow and self.rng.random() < self.slow:
+            return self.rng.choice((0.05, 0.3, 1.2))
+        return self.rng.random() * 0.002
+
+    def cut(self, process: Process) -> None:
+        """The process is dead: the server sees its connections close."""
+        for wired in [each for each in self.open if each.process is process]:
+            wired.drop()
+
+    def go_away(self) -> None:
+        """The server stops: every session is rolled back, nobody gets through."""
+        self.away = True
+        for wired in list(self.open):
+            wired.drop(at_once=True)
+
+    def come_back(self) -> None:
+        self.away = False
+
+    def perform(self, wired: Wired, act: Callable[[], Any], *, name: str) -> Asking:
+        """Do it now, and let the world know what it changed."""
+        self.asked += 1
+        self.arena.set_clock(self.loop.time())
+        asking = self.arena.ask(wired.real, act)
+        if asking.task.done():
+            self.settled(name)
+        return asking
+
+    def settled(self, name: str) -> None:
+        """A statement is answered: others may have got their locks; a commit may have changed something."""
+        if name in ("commit", "fetchval", "drop"):
+            self.arena.settle_waiting()
+            self.on_change()
+
+
+class Wired:
+    """A connection as its process has it; stands for asyncpg's. What it makes is wired as well."""
+
+    def __init__(self, network: Network, process: Process, real: Any) -> None:
+        self.real = real
+        self.process = process
+        self._network = network
+        self._cut = False
+        self._late = 0
+        self._asking: Asking | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return reach(self, self.real, name)
+
+    def is_closed(self) -> bool:
+        return self._cut
+
+    def terminate(self) -> None:
+        self.drop()
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        self.drop()
+
+    def drop(self, *, at_once: bool = False) -> None:
+        """Close it from either side. What is under way is still done, unless the server itself stops."""
+        if self._cut:
+            return
+        self._cut = True
+        self._network.open.remove(self)
+        if self._asking is not None:
+            if at_once:
+                self._network.arena.break_off(self._asking)
+            return
+        if not self._late:
+            self._give_back()
+
+    async def call(self, name: str, act: Callable[[], Any]) -> Any:
+        """One statement and its answer."""
+        network, process = self._network, self.process
+        self._check()
+        process.moment("call")
+        await self._travel(name, act)
+        self._check()
+        asking = network.perform(self, act, name=name)
+        if not asking.task.done():
+            await self._wait_for_lock(asking, name)
+        else:
+            asking.task.exception()
+        network.trace.note(process.name, "asked", name, _outcome(asking.task))
+        process.moment("called")
+        await asyncio.sleep(network.latency())
+        self._check()
+        return asking.task.result()
+
+    async def _travel(self, name: str, act: Callable[[], Any]) -> None:
+        """The way to the server. A message whose sender has given up may still arrive."""
+        network = self._network
+        delay_s = network.latency()
+        arrives = network.loop.time() + delay_s
+        self._late += 1
+        try:
+            await asyncio.sleep(delay_s)
+        except asyncio.CancelledError:
+            if not self.process.dead and network.rng.random() < 0.5:
+                self._late += 1
+                network.loop.world.post_later(max(arrives - network.loop.time(), 0), self._arrive, name, act)
+            raise
+        finally:
+            self._late -= 1
+
+    def _arrive(self, name: str, act: Callable[[], Any]) -> None:
+        """A message that nobody waits for any more."""
+        self._late -= 1
+        if not self._network.away and not self.real.is_closed() and self._asking is None:
+            asking = self._network.perform(self, act, name=name)
+            self._network.trace.note(self.process.name, "late", name)
+            if not asking.task.done():
+                self._asking = asking
+                asking.answered = self._answered_late
+                return
+            asking.task.exception()
+        self._give_back()
+
+    def _answered_late(self) -> None:
+        assert self._asking is not None
+        self._asking.task.exception()
+        self._asking = None
+        self._give_back()
+
+    async def _wait_for_lock(self, asking: Asking, name: str) -> None:
+        future: asyncio.Future[None] = self._network.loop.create_future()
+        self._asking = asking
+
+        def answered() -> None:
+            self._asking = None
+            asking.task.exception()
+            self._network.settled(name)
+            if self._cut:
+                self._give_back()
+            if not future.done():
+                future.set_result(None)
+
+        asking.answered = answered
+        self._network.trace.note(self.process.name, "blocked", name)
+        await future
+
+    def _give_back(self) -> None:
+        if self._cut and self._asking is None:
+            self._network.arena.take_back(self.real)
+            self._network.settled("drop")
+
+    def _check(self) -> None:
+        if self.process.dead:
+            raise Killed
+        if self._cut:
+            raise asyncpg.ConnectionDoesNotExistError(_GONE)
+
+
+class _Made:
+    """A prepared statement or transaction of a wired connection."""
+
+    def __init__(self, wired: Wired, real: Any) -> None:
+        self._wired = wired
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return reach(self._wired, self._real, name)
+
+    async def __aenter__(self) -> None:
+        await self._wired.call("start", self._real.start)
+
+    async def __aexit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            await self._wired.call("commit", self._real.commit)
+        else:
+            await self._wired.call("rollback", self._real.rollback)
+
+
+def reach(wired: Wired, real: Any, name: str) -> Any:
+    """An attribute of a real connection or statement, asked over the wire where it asks the server."""
+    attribute = getattr(real, name)
+    if name in _MAKES:
+        return lambda *args, **named: _Made(wired, attribute(*args, **named))
+    if name not in _GUARDED and not iscoroutinefunction(attribute):
+        return attribute
+
+    async def ask(*args: Any, **named: Any) -> Any:
+        result = await wired.call(name, lambda: attribute(*args, **named))
+        return _Made(wired, result) if name == "prepare" else result
+
+    return ask
+
+
+def _outcome(task: asyncio.Future[Any]) -> str:
+    error = task.exception()
+    return "ok" if error is None else f"{type(error).__name__}: {error}"
+
+
+class SimPool:
+    """As much of asyncpg's pool as the data plane uses."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    async def acquire(self, *, timeout: float | None = None) -> Wired:
+        async with asyncio.timeout(timeout):
+            return await self._network.connect(self._process)
+
+    async def release(self, connection: Wired) -> None:
+        connection.drop()

@@ -1,0 +1,194 @@
+"""One run: the world of a plan, from its first process to the last journal that is settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from app.core import ids
+from tests.simulation.catalogue import Catalogue
+from tests.simulation.client import Call
+from tests.simulation.control import ControlHost
+from tests.simulation.disk import Disk
+from tests.simulation.engine import Engines
+from tests.simulation.hosts import GatewayHost, Host, MachineClock, SettlerHost
+from tests.simulation.loop import Process, SimLoop, current_process
+from tests.simulation.plan import Plan
+from tests.simulation.arena import Arena
+from tests.simulation.trace import Trace
+from tests.simulation.watch import Watch
+from tests.simulation.wire import Network, Wired
+
+LIMIT_S = 400.0
+"""Virtual time after which a run counts as stuck."""
+_CALLS_S, _STOP_S, _SETTLE_S = 40.0, 30.0, 90.0
+
+
+class World:
+    """Everything that one run consists of.   findings: what went wrong, in words, as far as seen on the way."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        arena: Arena,
+        *,
+        folder: Path,
+        show: Callable[[str], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.arena = arena
+        self.loop = SimLoop(Random(f"{plan.seed}:loop"))
+        self.trace = Trace(self.loop.time, show=show)
+        self.clock = MachineClock(self.loop)
+        self.disk = Disk(folder, rng=Random(f"{plan.seed}:disk"), trace=self.trace)
+        self.watch = Watch(self)
+        self.network = Network(
+            self.loop,
+            arena,
+            rng=Random(f"{plan.seed}:network"),
+            trace=self.trace,
+            on_change=self.watch.look,
+        )
+        self.network.slow = plan.slow
+        self.engines = Engines(self.loop, Random(f"{plan.seed}:engines"), self.trace, calm=plan.calm)
+        self.catalogue = Catalogue(plan, arena)
+        self.gateways = [GatewayHost(self, f"gateway-{number}") for number in range(plan.gateways)]
+        self.settler = SettlerHost(self, "settler", engine=arena.engine("settler", self._dial))
+        self.control = ControlHost(self, "control", engine=arena.engine("control", self._dial))
+        self.calls = [Call(number, wish) for number, wish in enumerate(plan.calls)]
+        self.ending = False
+        self.over = False
+        self.deaths = 0
+        self._deaths = {(death.who, death.kind, death.number): death for death in plan.deaths}
+        self._ids = Random(f"{plan.seed}:ids")
+
+    @property
+    def findings(self) -> list[str]:
+        return self.watch.findings
+
+    def run(self) -> None:
+        """Let it happen; what is wrong is in `findings`."""
+        with ids.drawn_from(self._new_id):
+            self.catalogue.fill()
+            self.loop.world.spawn(self._course(), name="course")
+            if not self.loop.run_until(lambda: self.over, limit_s=LIMIT_S):
+                self.findings.append(f"stuck: the run did not end within {LIMIT_S} virtual seconds")
+            self.findings.extend(f"nobody caught: {error}" for error in self.loop.errors)
+
+    def close(self) -> None:
+        """Unwind what is left."""
+        with ids.drawn_from(self._new_id):
+            for process in self.loop.processes:
+                process.kill()
+            self.loop.bury()
+        self.disk.close()
+
+    def reaper(self, host: Host) -> Callable[[str, int], None]:
+        """Decides at each moment of a host's processes whether it is their last."""
+
+        def at_moment(kind: str, number: int) -> None:
+            death = self._deaths.pop((host.name, kind, number), None)
+            if death is not None and not (self.over or host.process is None):
+                self.trace.note(host.name, "dies at", kind, number, "by power" if death.power else "")
+                self.kill(host, power=death.power, back_s=death.back_s)
+
+        return at_moment
+
+    def kill(self, host: Host, *, power: bool, back_s: float) -> None:
+        """End a host's process; by power all of its machine end, and the disk forgets."""
+        self.deaths += 1
+        machine: list[Host] = [*self.gateways, self.settler]
+        ends = [each for each in machine if each.alive] if power and host in machine else [host]
+        for each in ends:
+            if each.process is not None:
+                each.process.kill()
+        if len(ends) > 1 or power:
+            self.disk.fail_power()
+        for each in ends:
+            self.loop.world.post_later(back_s, self.restart, each)
+
+    def restart(self, host: Host) -> None:
+        if not self.over and not (self.ending and host in self.gateways):
+            host.start()
+
+    def buried(self, process: Process) -> None:
+        """What the kernel, the network and the engines make of a death."""
+        self.trace.note(process.name, "is dead")
+        self.network.cut(process)
+        if process is self.settler.process:
+            self.disk.let_readers_go()
+        self.disk.let_go(process)
+
+    def tell(self, news: str) -> None:
+        """A notification of the database goes to all who listen."""
+        for host in self.gateways:
+            host.hear(news)
+
+    async def until(self, met: Callable[[], bool], *, within_s: float, what: str) -> bool:
+        """Wait for something to become true; a finding if it does not."""
+        end = self.loop.time() + within_s
+        while not met():
+            if self.loop.time() > end:
+                self.findings.append(f"stuck: {what} within {within_s} virtual seconds")
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+    async def _course(self) -> None:
+        from tests.simulation.troubles import Troubles
+
+        await self.control.do(self.catalogue.open_wallets)
+        for host in (*self.gateways, self.settler):
+            host.start()
+        await asyncio.sleep(0.1)
+        for call in self.calls:
+            self.loop.world.post_later(call.wish.at_s, self._call, call)
+        troubles = Troubles(self)
+        troubles.schedule()
+        await asyncio.sleep(self.plan.span_s)
+        await self.until(self._all_answered, within_s=_CALLS_S, what="calls were not over")
+        self.ending = True
+        troubles.end()
+        await self._stop_gateways()
+        await self.until(self._all_settled, within_s=_SETTLE_S, what="journals were not settled")
+        self.over = True
+
+    async def _stop_gateways(self) -> None:
+        for host, end in zip(self.gateways, self.plan.ends, strict=True):
+            if end == "kill" and host.process is not None:
+                host.process.kill()
+            else:
+                host.stop()
+
+        def ended() -> bool:
+            for host in self.gateways:
+                host.stop()  # one that was still starting
+            return not any(host.alive for host in self.gateways)
+
+        await self.until(ended, within_s=_STOP_S, what="gateways did not stop")
+        for host in self.gateways:
+            if host.process is not None:
+                host.process.kill()
+
+    def _all_answered(self) -> bool:
+        return all(call.ended or call.left or call.cut or call.refused_connection for call in self.calls)
+
+    def _all_settled(self) -> bool:
+        if not self.settler.alive or self.control.busy:
+            return False
+        return not any(path.name not in self.disk.strays for path in self.disk.folder.glob("*.journal"))
+
+    def _call(self, call: Call) -> None:
+        connection = self.gateways[call.wish.gateway].serve(call)
+        self.trace.note("client", "calls", call.number, call.wish.gateway, connection is not None)
+        if connection is not None and call.wish.leaves_s is not None:
+            self.loop.world.post_later(call.wish.leaves_s, connection.leave)
+
+    def _new_id(self) -> str:
+        at_ms = self.clock.now_ms()
+        return f"{at_ms:012x}7{self._ids.getrandbits(76):019x}"
+
+    async def _dial(self) -> Wired:
+        return await self.network.connect(current_process())
