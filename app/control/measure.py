@@ -56,12 +56,14 @@ FREE = (
     "An answer that our side broke: an engine that failed or refused, a process of ours that died.",
     "Usage that nobody counted. It is shown as unknown, with its bound.",
     "What an engine went on to make after you had hung up.",
+    "Tokens above what the request could consume by its limits, whatever an engine reports.",
     "Tries at other engines before one answered: a request is charged once, by the engine that served it.",
 )
 
 CHECKS = (
     ("steelyard requests explain REQUEST", "one request: its tokens by class, its price, the sum"),
     ("steelyard usage show", "the sums by day, project, key or model"),
-    ("steelyard verify events FILE", "the events that you downloaded, checked on your own machine"),
+    ("steelyard usage events --from DAY > FILE", "every request as one line, chained to the one before"),
+    ("steelyard verify events FILE", "that file, on your own machine: chain, arithmetic, sums, a recount"),
 )
 """Commands, and what each lets a tenant check."""

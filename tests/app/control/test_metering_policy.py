@@ -146,3 +146,8 @@ def test_the_document_has_the_same_tables() -> None:
 def test_the_document_says_what_is_free_and_how_to_check() -> None:
     said = [line[2:] for line in _DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("- ")]
     assert said == [*FREE, *(f"`{command}`: {shows}." for command, shows in CHECKS)]
+
+
+def test_every_command_that_checks_is_one_of_ours() -> None:
+    commands = (_DOCUMENT.parent / "cli.md").read_text(encoding="utf-8")
+    assert not [command for command, _ in CHECKS if f"| `{' '.join(command.split()[:3])}` |" not in commands]
