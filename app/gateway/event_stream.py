@@ -33,10 +33,10 @@ _CHOICES = b'"choices"'
 _USUAL = (b'data: {"id"', b'data: {"choices"')
 """How the chunks of vLLM and of llama-server begin: neither an end nor an error."""
 _INDEX = re.compile(rb'(?<!\\)"index"\s*:\s*(\d{1,9})')
-_BOTH_COUNTS = re.compile(
-    rb'\{ ?"prompt_tokens": ?\d{1,15}, ?"total_tokens": ?\d{1,15}, ?"completion_tokens": ?\d{1,15} ?[,}]'
+_PLAIN_USAGE = re.compile(
+    rb'\{"prompt_tokens":\d{1,15},"total_tokens":\d{1,15},"completion_tokens":\d{1,15}(?:,"\w+":null)*\}'
 )
-"""How vLLM and SGLang begin a chunk's usage. Whatever looks otherwise is decoded at once."""
+"""A chunk's usage as vLLM writes it until the last one. Whatever looks otherwise is decoded at once."""
 _SHORT = 64
 
 
@@ -191,7 +191,7 @@ class EventStream:
 
     def _observe_usage(self, raw: bytes, event: bytes) -> None:
         """Note a usage. One that is superseded whole by the next is not even decoded."""
-        if not self._per_choice and raw.count(b"{") == 1 and _BOTH_COUNTS.match(raw):
+        if not self._per_choice and _PLAIN_USAGE.fullmatch(raw):
             self._late_usage = raw
         else:
             self._read_late_usage()

@@ -94,6 +94,28 @@ def show(model: Model, *, as_json: AsJson = False, data_dir: DataDir = DEFAULT_D
 
 @verb(
     verbs,
+    "tokenizer",
+    "steelyard models tokenizer qwen3-8b /srv/models/qwen3-8b/tokenizer.json",
+    "steelyard models tokenizer qwen3-8b --none",
+    "steelyard models tokenizer qwen3-8b /srv/models/qwen3-8b/tokenizer.json --json",
+)
+def tokenizer(
+    model: Model,
+    path: Annotated[str | None, typer.Argument(help="Its tokenizer.json on the gateways' machines.")] = None,
+    *,
+    none: Annotated[bool, typer.Option("--none", help="It has none.")] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Set a model's own tokenizer: it counts what an engine that reports only at the end leaves uncounted."""
+    if none is (path is not None):
+        raise typer.BadParameter("give a path, or --none")
+    with connect(data_dir) as api:
+        show_record(api.patch(f"/models/{model}", {"tokenizer": path}), as_json=as_json)
+
+
+@verb(
+    verbs,
     "publish",
     "steelyard models publish qwen3-8b",
     "steelyard models publish mdl_0193f0c2",

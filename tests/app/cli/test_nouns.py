@@ -208,3 +208,12 @@ def test_the_log_of_requests_says_why_and_shows_moments_to_the_millisecond(
     assert "balance_too_low" in shown
     assert "29.8" in shown
     assert "29.75" not in shown
+
+
+def test_a_models_tokenizer_is_set_and_taken_away(steelyard: Steelyard, control: FakeControl) -> None:
+    control.gives("PATCH /models/m", {"id": "mdl_1", "tokenizer": "/srv/tokenizer.json"})
+    assert "/srv/tokenizer.json" in steelyard("models", "tokenizer", "m", "/srv/tokenizer.json").out
+    assert control.asked[-1].body == {"tokenizer": "/srv/tokenizer.json"}
+    assert steelyard("models", "tokenizer", "m", "--none").code == 0
+    assert control.asked[-1].body == {"tokenizer": None}
+    assert steelyard("models", "tokenizer", "m").code == 2
