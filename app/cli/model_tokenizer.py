@@ -68,7 +68,7 @@ class ModelTokenizer:
             return _compiled(self.template, now=now).render(
                 messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.specials
             )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CannotRender(f"the chat template refuses it: {error}") from error
 
 

@@ -7,10 +7,11 @@ and one token more for each that came to its own end: engines count the token th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -74,12 +75,12 @@ _decode_id = msgspec.json.Decoder(msgspec.defstruct("Named", [("request_id", str
 class TextsFile:
     """Finds the texts of a request in a file, of which only the places stay in memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
+        self._file = file
         self._places: dict[str, int] = {}
-        self._file = _open(path)
         place = 0
-        for number, raw in enumerate(self._file, start=1):
+        for number, raw in enumerate(file, start=1):
             if raw.strip():
                 self._places[self._id_of(raw, number)] = place
             place += len(raw)
@@ -102,9 +103,6 @@ class TextsFile:
         """Requests of which no event was asked for."""
         return list(self._places)
 
-    def close(self) -> None:
-        self._file.close()
-
     def _id_of(self, raw: bytes, number: int) -> str:
         try:
             request_id = str(_decode_id(raw).request_id)  # type: ignore[attr-defined]
@@ -115,11 +113,15 @@ class TextsFile:
         return request_id
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def open_texts(path: Path) -> Iterator[TextsFile]:
+    """The texts of a file, for the length of a block. Raises CommandFailed if it can't be read."""
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise usage_error(f"{path} can't be read: {error.strerror}") from error
+    with file:
+        yield TextsFile(path, file)
 
 
 @dataclass

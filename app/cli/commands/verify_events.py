@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,7 +15,7 @@ from app.cli.commands.verify import verbs
 from app.cli.errors import usage_error
 from app.cli.model_tokenizer import load
 from app.cli.options import AsJson, verb
-from app.cli.recount import Recount, TextsFile
+from app.cli.recount import Recount, open_texts
 from app.core.money import parse_picos
 from billing.chain.check import Scope
 from billing.chain.wire import KeptHead, Unreadable, read_heads
@@ -69,18 +71,21 @@ def events(
         end_day=end_day,
     )
     question = proof.Question(file, scope, _zone(zone), dict(_total(text) for text in expect_total or ()))
-    again = _recount(texts, tokenizer)
-    answer = proof.prove(question, recount=again)
+    with _recount(texts, tokenizer) as recount:
+        answer = proof.prove(question, recount=recount)
     proof.show(answer, as_json=as_json)
     return 1 if answer.check.flaws else 0
 
 
-def _recount(texts: Path | None, tokenizer: Path | None) -> Recount | None:
+@contextmanager
+def _recount(texts: Path | None, tokenizer: Path | None) -> Iterator[Recount | None]:
     if texts is None and tokenizer is None:
-        return None
+        yield None
+        return
     if texts is None or tokenizer is None:
         raise usage_error("a recount needs both --texts and --tokenizer", remedy="--tokenizer tokenizer.json")
-    return Recount(load(tokenizer), TextsFile(texts))
+    with open_texts(texts) as opened:
+        yield Recount(load(tokenizer), opened)
 
 
 def _kept(path: Path) -> list[KeptHead]:
