@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from sqlalchemy import RowMapping, Select, Table, func, select
@@ -54,6 +54,11 @@ async def find_wallet(connection: AsyncConnection, wallet_id: WalletId) -> Walle
 async def find_wallet_of(connection: AsyncConnection, tenant_id: TenantId) -> Wallet | None:
     """The wallet of a tenant, if it has one."""
     return await _find(connection, _WALLET.where(wallet.c.tenant_id == tenant_id))
+
+
+async def get_wallet(connection: AsyncConnection, wallet_id: WalletId) -> Wallet:
+    """A wallet. Raises Rejected (404) if there is no such one."""
+    return await find_wallet(connection, wallet_id) or _unknown(wallet_id)
 
 
 async def lock_wallet(connection: AsyncConnection, wallet_id: WalletId) -> Wallet:
@@ -122,5 +127,5 @@ async def _find(connection: AsyncConnection, query: Select[*tuple[object, ...]])
     return None if row is None else Wallet(**row._mapping)
 
 
-def _unknown(wallet_id: WalletId) -> Any:
+def _unknown(wallet_id: WalletId) -> NoReturn:
     raise Rejected(RejectReason.NOT_FOUND, "there is no such wallet", status=404, wallet_id=wallet_id)

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.core import ids
 from app.core.errors import Conflict, Rejected
 from app.core.ids import RequestId
-from billing.ledger import corrections, service
+from billing.ledger import corrections, expiry, rebuild, service
 from billing.ledger.corrections import Asked
-from billing.ledger.model import BilledTokens, Correction
+from billing.ledger.model import BilledTokens, Correction, Terms
 from tests.billing.journal.shop import DEPOSIT, RATES, Shop
 from tests.billing.ledger.books import assert_books_are_one, buy
 
@@ -148,6 +148,41 @@ async def test_money_given_back_pays_the_next_requests_after_all_grants(shop: Sh
         told = await service.standing(connection, shop.wallet.id, now=NOW)
     assert (told.returned, told.credit) == (cost, 0)
     assert [each.remaining for each in told.grants] == [DEPOSIT - cost]
+
+
+async def test_corrections_grants_turns_and_settlements_at_once_do_not_wait_for_each_other(
+    shop: Shop,
+) -> None:
+    bought = [await buy(shop) for _ in range(4)]
+
+    async def give(number: int) -> None:
+        async with shop.engine.begin() as connection:
+            await service.grant(
+                connection,
+                wallet_id=shop.wallet.id,
+                amount=10**9,
+                kind="promo",
+                reason="gift",
+                reference=str(number),
+                created_by="mem_one",
+                terms=Terms(expires_at=NOW + timedelta(days=1)),
+                now=NOW,
+            )
+
+    async def turn() -> None:
+        async with shop.engine.begin() as connection:
+            await expiry.turn(connection, shop.wallet.id, now=NOW + timedelta(days=1))
+
+    corrected = [
+        correct(shop, asked(request_id, 10 + number, reference=f"{request_id} {number}"))
+        for request_id, _ in bought
+        for number in range(3)
+    ]
+    gifts, turns = [give(number) for number in range(6)], [turn() for _ in range(6)]
+    await asyncio.gather(*corrected, *gifts, *turns, *(buy(shop) for _ in range(8)))
+    await assert_books_are_one(shop)
+    async with shop.engine.begin() as connection:
+        assert await rebuild.compare(connection) == []
 
 
 class TestTheDatabaseItself:

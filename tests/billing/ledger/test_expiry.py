@@ -213,7 +213,7 @@ async def test_the_same_reference_with_other_terms_is_a_conflict(shop: Shop) -> 
     assert await give(shop, 5, starts_at=NOON + HOUR) == first == await give(shop, 5)
     for changes in ({"priority": 7}, {"expires_at": NOON + DAY}, {"starts_at": NOON + DAY}):
         with pytest.raises(Conflict, match="other terms"):
-            await give(shop, 5, **changes)  # type: ignore[arg-type]
+            await give(shop, 5, **changes)
 
 
 async def test_a_wallet_tells_what_expires_next_and_when(shop: Shop) -> None:

@@ -103,11 +103,11 @@ class TestTheDatabaseItself:
 
     async def refused(self, shop: Shop, *statements: str) -> str:
         with pytest.raises(IntegrityError) as caught:
-            await self.run(shop, *statements)
+            await self.run(shop.owner, *statements)
         return str(caught.value)
 
-    async def run(self, shop: Shop, *statements: str) -> None:
-        async with shop.owner.begin() as connection:
+    async def run(self, engine: AsyncEngine, *statements: str) -> None:
+        async with engine.begin() as connection:
             for statement in statements:
                 await connection.execute(text(statement))
 
@@ -160,6 +160,39 @@ class TestTheDatabaseItself:
         opened = self.TRANSACTION.format(tenant=shop.catalogue.tenant_id, count=2)
         legs = [self.entry(shop, "wallet", 5), self.entry(shop, "cash", -5, tenant="ten_b")]
         assert "another tenant" in await self.refused(shop, tenant, account, opened, *legs)
+
+    @pytest.mark.parametrize(
+        ("kind", "legs"),
+        [
+            ("usage", {"wallet": 5, "revenue": -5}),
+            ("usage", {"wallet": -5, "breakage": 5}),
+            ("grant", {"wallet": 5, "revenue": -5}),
+            ("grant", {"wallet": -5, "cash": 5}),
+            ("start", {"wallet": -5, "accrued": 5}),
+            ("expiry", {"wallet": 5, "breakage": -5}),
+            ("correction", {"wallet": 5, "cash": -5}),
+        ],
+    )
+    async def test_refuses_a_leg_that_a_kind_does_not_have(
+        self, shop: Shop, kind: str, legs: dict[str, int]
+    ) -> None:
+        tenant = shop.catalogue.tenant_id
+        kinds = ("wallet", "revenue", "breakage", "accrued", "cash")
+        account = "INSERT INTO ledger_account (tenant_id, kind, currency) VALUES ('{0}', '{1}', 'USD') "
+        accounts = [account.format(tenant, each) + "ON CONFLICT DO NOTHING" for each in kinds]
+        opened = self.TRANSACTION.format(tenant=tenant, count=2).replace("'k'", f"'{kind}'")
+        entries = [self.entry(shop, name, amount) for name, amount in legs.items()]
+        for engine in (shop.owner, shop.engine):
+            with pytest.raises(IntegrityError, match=f"of kind {kind} has no leg"):
+                await self.run(engine, *accounts, opened, *entries)
+
+    async def test_refuses_to_move_a_wallet_in_another_currency(self, shop: Shop) -> None:
+        tenant = shop.catalogue.tenant_id
+        account = "INSERT INTO ledger_account (tenant_id, kind, currency) VALUES ('{0}', '{1}', 'CNY')"
+        accounts = [account.format(tenant, kind) for kind in ("wallet", "revenue")]
+        opened = self.TRANSACTION.format(tenant=tenant, count=2).replace("'k'", "'usage'")
+        entry = self.entry(shop, "wallet", -5, currency="CNY")
+        assert "is kept in USD, not CNY" in await self.refused(shop, *accounts, opened, entry)
 
     async def test_lets_history_stand(self, shop: Shop) -> None:
         tables = {
