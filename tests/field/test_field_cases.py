@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 _PAGE = (ROOT / "docs" / "field-cases.md").read_text(encoding="utf-8")
 _NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _NO_TEST = "No test: "
-_FAMILIES = 8
-_FEWEST_ROWS = 55
+_FAMILIES = 9
+_FEWEST_ROWS = 65
 
 
 def _rows() -> list[list[str]]:
