@@ -32,7 +32,7 @@ class Uncounted(NamedTuple):
     """What was delivered and not counted.
 
     said: by each choice.   told: what the engine did report: the prompt, and the first choice's output.
-    engine_lives: it can be asked.
+    engine_lives: it can be asked.   echoes: how often the prompt was said too, which nobody generated.
     """
 
     backend: BackendSpec
@@ -40,6 +40,7 @@ class Uncounted(NamedTuple):
     said: tuple[Said, ...]
     told: Report = Report()
     engine_lives: bool = True
+    echoes: int = 0
 
 
 class Counted(NamedTuple):
@@ -75,7 +76,7 @@ def uncounted_of(
         completion=report.completion if is_one or not dialect.totals else None,
         cached=report.cached if holds_prompt else None,
     )
-    return Uncounted(backend, dialect, said, told, engine_lives)
+    return Uncounted(backend, dialect, said, told, engine_lives, ask.choices if ask.echo else 0)
 
 
 class TokenCounter:
@@ -164,9 +165,12 @@ class TokenCounter:
 
 
 def _counted(uncounted: Uncounted, given: int, *, spoken: list[int], flags: tuple[str, ...]) -> Counted:
-    """The sum over all choices; of each the most that text, `logprobs` and the engine tell."""
+    """The sum over all choices; of each the most that text and `logprobs` tell, or what the engine did."""
     outputs = [max(count, said.tokens) for count, said in zip(spoken, uncounted.said, strict=True)]
     told = uncounted.told
     if told.completion is not None:
         outputs[:1] = [told.completion]
-    return Counted(given, sum(outputs), told.cached if told.prompt is not None else None, flags)
+    generated = sum(outputs)
+    if told.completion is None:
+        generated = max(0, generated - given * uncounted.echoes)
+    return Counted(given, generated, told.cached if told.prompt is not None else None, flags)

@@ -91,6 +91,8 @@ async def test_several_choices_count_their_prompt_once(house: House) -> None:
     request_id, _ = await _streamed(house, _CHAT, chat(n=3))
     three = house.settled_of(request_id)
     assert three.usage.output == 24
+    admitted = house.admitted_of(request_id)
+    assert (admitted.choices, admitted.prompts) == (3, 1)
     assert three.usage.input == one.json()["usage"]["prompt_tokens"]
 
 

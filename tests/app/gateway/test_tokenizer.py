@@ -109,6 +109,22 @@ async def test_a_completions_prompt_has_no_template_to_leave_out(tmp_path: Path)
     assert settled.flags == ("estimated", "cached_unknown")
 
 
+async def test_a_prompt_that_is_echoed_was_not_generated(tmp_path: Path) -> None:
+    on = stage(
+        streamed=False,
+        backend=_PLAIN,
+        tokenizer=save_words(tmp_path),
+        endpoint=Endpoint.COMPLETIONS,
+        echo=True,
+        n=2,
+    )
+    on.relay.head(200, JSON, backend=_PLAIN)
+    choices = [{"index": at, "text": "one two and more", "finish_reason": "stop"} for at in (0, 1)]
+    on.relay.piece(msgspec.json.encode({"choices": choices}))
+    on.relay.end()
+    assert (await _ended(on)).usage == Usage(input=2, output=4)
+
+
 async def test_a_plain_engine_without_a_tokenizer_leaves_it_unknown() -> None:
     assert (await _cut(_PLAIN)).usage_source is UsageSource.UNKNOWN
 
