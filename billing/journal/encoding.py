@@ -65,6 +65,7 @@ _LAST_MS = 253_402_300_799_999
 """The end of the year 9999: a time beyond it can be stored, but not be read back."""
 _TEXT_OID = 25
 _NUMERIC_BASE = 10_000
+_ZERO = pack(">ihhHH", 8, 0, 0, 0, 0)
 _sha256 = hashlib.sha256
 
 
@@ -212,9 +213,10 @@ def _micros(at_ms: int) -> int:
     return (at_ms - _EPOCH_MS) * 1000
 
 
-@lru_cache(maxsize=4096)
 def _numeric(value: int) -> bytes:
     """A whole `numeric`: digits of base 10,000 from the first on, sign, no scale."""
+    if not value:
+        return _ZERO
     digits: list[int] = []
     rest = abs(value)
     while rest:
@@ -222,8 +224,7 @@ def _numeric(value: int) -> bytes:
         digits.append(digit)
     count = len(digits)
     sign = 0x4000 if value < 0 else 0
-    body = pack(f">hhHH{count}H", count, max(count - 1, 0), sign, 0, *reversed(digits))
-    return pack(">i", len(body)) + body
+    return pack(f">ihhHH{count}H", 8 + 2 * count, count, count - 1, sign, 0, *reversed(digits))
 
 
 def _jsonb(value: Any) -> bytes:

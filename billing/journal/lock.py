@@ -2,8 +2,8 @@
 
 `flock` and not `fcntl`: an `fcntl` lock is lost as soon as the process closes *any* descriptor of the
 file, and it is not tied to the open file that the writer holds. Descriptors are close-on-exec, so no
-child carries the lock beyond its process. The settler never touches a temporary name: it can't take
-the lock between the file's creation and its locking.
+child carries the lock beyond its process. The settler touches a temporary name only when it is old: it
+can't take the lock between the file's creation and its locking.
 """
 
 from __future__ import annotations
@@ -55,6 +55,26 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def list_drafts(folder: Path) -> list[Path]:
+    """Journals that are being created, or were when their process died."""
+    return sorted(folder.glob(f"*{_TEMPORARY}"))
+
+
+def remove_if_unlocked(draft: Path) -> bool:
+    """Remove a draft that no process holds; True if it did."""
+    try:
+        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if not try_lock(descriptor):
+            return False
+        draft.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

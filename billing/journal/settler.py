@@ -26,7 +26,9 @@ BATCH = 10_000
 """Most entries of one transaction: about what one reading gives while there is much to catch up with."""
 _KEEP_CLOSED_MS = 7 * 24 * 3600 * 1000
 _CENSUS_S = 10.0
-_MOST_PATIENCE_S = 5.0
+_MOST_PATIENCE_S = 0.5
+"""Longest wait after a failure: the database that comes back is noticed within a second."""
+_LEFTOVER_S = 60.0
 
 
 class Settler:
@@ -50,6 +52,8 @@ class Settler:
         self._desk = Desk(engine, clock, self.metrics, batch, punch, run_blocking)
         self._courses: dict[Path, Course] = {}
         self._next_census = clock.monotonic()
+        self._leftovers: dict[Path, float] = {}
+        self.metrics.lag_s.set_function(lambda: self._lag_ms() / 1000)
 
     async def look(self) -> int:
         """Look at every journal once and post what is there; returns how many events were posted.
@@ -70,10 +74,11 @@ class Settler:
         if failures:
             raise failures[0]
         await self._take_census()
+        await self._sweep()
         return events
 
     async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
-        """Look every `interval_s` until `stop`; after failures wait longer, up to five seconds."""
+        """Look every `interval_s` until `stop`; after failures wait longer, up to half a second."""
         wait_s = interval_s
         while not stop.is_set():
             try:
@@ -85,7 +90,6 @@ class Settler:
                 log.warning("settler_retries", extra={"reason": self.failure, "wait_s": wait_s})
             else:
                 self.failure, wait_s = None, interval_s
-            self.metrics.lag_s.set(self._lag_ms() / 1000)
             try:
                 await asyncio.wait_for(stop.wait(), wait_s)
             except TimeoutError:
@@ -146,6 +150,19 @@ class Settler:
         await self._desk.run_blocking(course.tail.archive, folder_name, at_ms=now_ms)
         del self._courses[course.tail.path]
         await self._desk.run_blocking(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
+
+    async def _sweep(self) -> None:
+        """Remove what a killed process left of a journal that it was about to create.
+
+        A minute old and unlocked: its creator takes the lock at once. One that was only stopped meanwhile
+        finds its file gone, fails, and is started anew.
+        """
+        now = self._clock.monotonic()
+        paths = await self._desk.run_blocking(lock.list_drafts, self._folder)
+        self._leftovers = {path: self._leftovers.get(path, now) for path in paths}
+        for path, seen in self._leftovers.items():
+            if now - seen >= _LEFTOVER_S and await self._desk.run_blocking(lock.remove_if_unlocked, path):
+                log.warning("journal_draft_removed", extra={"file": path.name})
 
     async def _take_census(self) -> None:
         """Tell how many journals there are; now and then, count what must not be there."""
