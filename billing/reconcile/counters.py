@@ -24,7 +24,7 @@ class Stretch:
     begins_at: datetime
     ends_at: datetime
     counted: int
-    holes: Sequence[tuple[datetime, datetime]]
+    holes: tuple[tuple[datetime, datetime], ...]
     readings: int
 
 
@@ -36,14 +36,15 @@ def stretch(readings: Sequence[Reading], meter: EngineMeter) -> Stretch | None:
     known = [(each, told) for each in readings if (told := told_by(each.counters, meter)) is not None]
     if len(known) < 2:
         return None
-    counted, holes = 0, []
+    counted = 0
+    holes: list[tuple[datetime, datetime]] = []
     for (before, was), (after, now) in pairwise(known):
         if is_restart(before.counters, after.counters):
             holes.append((before.at, after.at))
             counted += now
         else:
             counted += now - was
-    return Stretch(known[0][0].at, known[-1][0].at, counted, holes, len(known))
+    return Stretch(known[0][0].at, known[-1][0].at, counted, tuple(holes), len(known))
 
 
 def is_restart(before: Counters, after: Counters) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ARRAY, DateTime, Interval, Text, bindparam, text
+from sqlalchemy import ARRAY, BigInteger, DateTime, Interval, Text, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.ids import BackendId
@@ -52,11 +52,10 @@ ORDER BY r.backend_id, r.at
 """).bindparams(bindparam("backends", type_=ARRAY(Text)))
 _CELLS = text("""
 WITH span AS (
-  SELECT * FROM unnest(:backends, :deployments, :meters, :begins, :ends)
-    AS s(backend_id, deployment_id, meter, begins_at, ends_at)
+  SELECT * FROM unnest(:backends, :deployments, :begins, :ends) WITH ORDINALITY
+    AS s(backend_id, deployment_id, begins_at, ends_at, number)
 ), hole AS (
-  SELECT * FROM unnest(:hole_backends, :hole_meters, :hole_begins, :hole_ends)
-    AS h(backend_id, meter, begins_at, ends_at)
+  SELECT * FROM unnest(:hole_numbers, :hole_begins, :hole_ends) AS h(number, begins_at, ends_at)
 ), event AS (
   SELECT backend_id, deployment_id, attempts, usage_source, outcome, choices, unknown_bound,
     input + input_cached + input_cache_write AS prompt, output,
@@ -64,36 +63,36 @@ WITH span AS (
     admitted_at - :slack AS born, settled_at + :slack AS died
   FROM usage_event WHERE admitted_at >= :earliest AND admitted_at <= :latest
 ), met AS (
-  SELECT s.backend_id AS span_backend, s.meter, e.*, CASE
-    WHEN EXISTS (SELECT FROM hole h WHERE h.backend_id = s.backend_id AND h.meter = s.meter
-      AND e.born <= h.ends_at AND e.died >= h.begins_at) THEN 'hole'
+  SELECT s.number, e.*, CASE
+    WHEN EXISTS (SELECT FROM hole h
+      WHERE h.number = s.number AND e.born <= h.ends_at AND e.died >= h.begins_at) THEN 'hole'
     WHEN e.born >= s.begins_at AND e.died <= s.ends_at THEN 'inside'
     ELSE 'edge' END AS place
   FROM span s JOIN event e ON e.backend_id = s.backend_id
   WHERE e.born <= s.ends_at AND e.died >= s.begins_at
   UNION ALL
-  SELECT s.backend_id, s.meter, e.*, 'other_attempt'
-  FROM event e CROSS JOIN LATERAL jsonb_array_elements(e.attempts) WITH ORDINALITY AS a(attempt, number)
+  SELECT s.number, e.*, 'other_attempt'
+  FROM event e CROSS JOIN LATERAL jsonb_array_elements(e.attempts) WITH ORDINALITY AS a(attempt, turn)
     JOIN span s ON s.backend_id = a.attempt ->> 'backend_id'
-  WHERE (a.number < jsonb_array_length(e.attempts) OR e.backend_id IS NULL)
+  WHERE (a.turn < jsonb_array_length(e.attempts) OR e.backend_id IS NULL)
     AND a.attempt ->> 'outcome' NOT IN ('refused', 'overloaded', 'unreachable')
     AND e.born <= s.ends_at AND e.died >= s.begins_at
   UNION ALL
-  SELECT s.backend_id, s.meter, e.*, 'nowhere'
+  SELECT s.number, e.*, 'nowhere'
   FROM event e JOIN span s ON s.deployment_id = e.deployment_id
   WHERE e.backend_id IS NULL AND e.outcome = 'lost' AND e.born <= s.ends_at AND e.died >= s.begins_at
 )
-SELECT span_backend, meter, place, usage_source, outcome = 'completed' AS whole,
+SELECT number, place, usage_source, outcome = 'completed' AS whole,
   billed_prompt + billed_output > 0 AS is_billed, choices, count(*) AS requests,
   sum(prompt) AS prompt, sum(output) AS output,
   coalesce(sum((unknown_bound ->> 'input')::bigint), 0) AS bound_prompt,
   coalesce(sum((unknown_bound ->> 'output')::bigint), 0) AS bound_output,
   sum(billed_prompt) AS billed_prompt, sum(billed_output) AS billed_output,
   count(*) FILTER (WHERE outcome = 'lost') AS lost
-FROM met GROUP BY span_backend, meter, place, usage_source, whole, is_billed, choices
+FROM met GROUP BY number, place, usage_source, whole, is_billed, choices
 """).bindparams(
-    *(bindparam(name, type_=ARRAY(Text)) for name in ("backends", "deployments", "meters")),
-    *(bindparam(name, type_=ARRAY(Text)) for name in ("hole_backends", "hole_meters")),
+    *(bindparam(name, type_=ARRAY(Text)) for name in ("backends", "deployments")),
+    bindparam("hole_numbers", type_=ARRAY(BigInteger)),
     *(bindparam(name, type_=_MOMENTS) for name in ("begins", "ends", "hole_begins", "hole_ends")),
     bindparam("slack", type_=Interval),
 )
@@ -112,13 +111,21 @@ _COUNTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What is compared of one backend by one meter.   known: what its counters say; None: nothing."""
+class Window:
+    """The time in which a backend is compared, and the holes in it."""
 
     engine: Engine
-    meter: EngineMeter
     begins_at: datetime
     ends_at: datetime
+    holes: tuple[tuple[datetime, datetime], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is compared by one meter.   known: what its counters say of the window; None: nothing."""
+
+    window: Window
+    meter: EngineMeter
     known: Stretch | None
 
 
@@ -142,11 +149,11 @@ async def compare(
         for engine in engines
         for meter in EngineMeter
     ]
-    cells = await _cells(connection, spans, slack=slack)
+    # Both meters mostly have one window: its events are looked at once.
+    windows = list(dict.fromkeys(span.window for span in spans))
+    cells = await _cells(connection, windows, slack=slack)
     is_final = now >= bounds(day)[1] + FINAL_AFTER
-    days = [
-        _day(span, cells[span.engine.backend_id, span.meter], day=day, is_final=is_final) for span in spans
-    ]
+    days = [_day(span, cells[span.window], day=day, is_final=is_final) for span in spans]
     return [each for each in days if each.readings or each.requests]
 
 
@@ -172,18 +179,18 @@ async def _readings(
 def _span(engine: Engine, meter: EngineMeter, *, readings: Sequence[Reading], day: date) -> Span:
     known = stretch(readings, meter)
     begins, ends = bounds(day) if known is None else (known.begins_at, known.ends_at)
-    return Span(engine, meter, begins, ends, known)
+    return Span(Window(engine, begins, ends, known.holes if known else ()), meter, known)
 
 
 async def _cells(
-    connection: AsyncConnection, spans: Sequence[Span], *, slack: timedelta
-) -> Mapping[tuple[BackendId, EngineMeter], list[Cell]]:
-    """The events of all spans, summed by what is alike."""
-    cells: dict[tuple[BackendId, EngineMeter], list[Cell]] = defaultdict(list)
-    if not spans:
+    connection: AsyncConnection, windows: Sequence[Window], *, slack: timedelta
+) -> Mapping[Window, list[Cell]]:
+    """The events of all windows, summed by what is alike."""
+    cells: dict[Window, list[Cell]] = defaultdict(list)
+    if not windows:
         return cells
-    for row in (await connection.execute(_CELLS, _parameters(spans, slack=slack))).mappings():
-        cells[BackendId(row["span_backend"]), EngineMeter(row["meter"])].append(
+    for row in (await connection.execute(_CELLS, _parameters(windows, slack=slack))).mappings():
+        cells[windows[row["number"] - 1]].append(
             Cell(
                 place=Place(row["place"]),
                 source=UsageSource(row["usage_source"]),
@@ -192,42 +199,41 @@ async def _cells(
                 **{name: int(row[name]) for name in _COUNTS},
             )
         )
-    earliest, latest = min(span.begins_at for span in spans), max(span.ends_at for span in spans)
-    for backend_id, cell in await cells_set_aside(connection, begins=earliest, ends=latest):
-        for meter in EngineMeter:
-            cells[backend_id, meter].append(cell)
+    for window in windows:
+        cells[window] += await cells_set_aside(
+            connection, window.engine.backend_id, begins=window.begins_at, ends=window.ends_at
+        )
     return cells
 
 
-def _parameters(spans: Sequence[Span], *, slack: timedelta) -> dict[str, Any]:
-    holes = [(span, hole) for span in spans if span.known is not None for hole in span.known.holes]
+def _parameters(windows: Sequence[Window], *, slack: timedelta) -> dict[str, Any]:
+    holes = [(number, hole) for number, window in enumerate(windows, 1) for hole in window.holes]
     return {
-        "backends": [span.engine.backend_id for span in spans],
-        "deployments": [span.engine.deployment_id for span in spans],
-        "meters": [span.meter.value for span in spans],
-        "begins": [span.begins_at for span in spans],
-        "ends": [span.ends_at for span in spans],
-        "hole_backends": [span.engine.backend_id for span, _ in holes],
-        "hole_meters": [span.meter.value for span, _ in holes],
+        "backends": [window.engine.backend_id for window in windows],
+        "deployments": [window.engine.deployment_id for window in windows],
+        "begins": [window.begins_at for window in windows],
+        "ends": [window.ends_at for window in windows],
+        "hole_numbers": [number for number, _ in holes],
         "hole_begins": [begins for _, (begins, _) in holes],
         "hole_ends": [ends for _, (_, ends) in holes],
         "slack": slack,
-        "earliest": min(span.begins_at for span in spans) - LONGEST,
-        "latest": max(span.ends_at for span in spans) + slack,
+        "earliest": min(window.begins_at for window in windows) - LONGEST,
+        "latest": max(window.ends_at for window in windows) + slack,
     }
 
 
 def _day(span: Span, cells: Sequence[Cell], *, day: date, is_final: bool) -> EngineDay:
-    names, known = ENGINES.get(span.engine.engine, ENGINES["vllm"]), span.known
+    engine, known = span.window.engine, span.known
+    names = ENGINES.get(engine.engine, ENGINES["vllm"])
     explained = shares(cells, meter=span.meter, names=names)
     counted = None if known is None else known.counted
     state, unexplained = verdict(counted, explained)
     return EngineDay(
         day=day,
-        backend_id=span.engine.backend_id,
+        backend_id=engine.backend_id,
         meter=span.meter,
-        model_id=span.engine.model_id,
-        model_name=span.engine.model_name,
+        model_id=engine.model_id,
+        model_name=engine.model_name,
         state=state,
         begins_at=known.begins_at if known else None,
         ends_at=known.ends_at if known else None,

@@ -12,7 +12,7 @@ from app.core.clock import from_ms
 from app.core.ids import BackendId
 from billing.journal.model import Admitted, Settled, decode
 from billing.journal.tables import parked_record
-from billing.metering.model import Outcome, Usage, UsageSource
+from billing.metering.model import NOTHING, Outcome
 from billing.reconcile.explain import Cell, Place
 
 PARKED_WITHIN = timedelta(days=2)
@@ -20,27 +20,36 @@ PARKED_WITHIN = timedelta(days=2)
 
 
 async def cells_set_aside(
-    connection: AsyncConnection, *, begins: datetime, ends: datetime
-) -> list[tuple[BackendId, Cell]]:
-    """The requests of [begins, ends] that were parked and not posted since, one cell each, by backend."""
+    connection: AsyncConnection, backend_id: BackendId, *, begins: datetime, ends: datetime
+) -> list[Cell]:
+    """The requests of a backend that ended in [begins, ends] and were parked and not posted since."""
     parked = parked_record.c
     unposted = or_(parked.resolved_at.is_(None), parked.resolution == "dismissed")
     within = parked.parked_at.between(begins, ends + PARKED_WITHIN)
     rows = await connection.execute(select(parked.admitted, parked.record).where(within, unposted))
-    found = (_cell(row.admitted, row.record) for row in rows)
-    return [each[:2] for each in found if each is not None and begins <= each[2] <= ends]
+    ended = ((_settled(row.record), row.admitted) for row in rows)
+    return [
+        _cell(settled, admitted)
+        for settled, admitted in ended
+        if settled is not None
+        and settled.backend_id == backend_id
+        and begins <= from_ms(settled.at_ms) <= ends
+    ]
 
 
-def _cell(admitted: bytes | None, record: bytes) -> tuple[BackendId, Cell, datetime] | None:
-    """Backend, cell and end of a parked settlement; None of anything else."""
+def _settled(record: bytes) -> Settled | None:
+    """A parked settlement; None of anything else."""
     try:
-        settled, asked = decode(record), decode(admitted) if admitted else None
+        settled = decode(record)
     except (msgspec.ValidationError, msgspec.DecodeError):
         return None
-    if not isinstance(settled, Settled) or settled.backend_id is None:
-        return None
-    usage, bound = settled.usage, settled.unknown_bound or Usage()
-    cell = Cell(
+    return settled if isinstance(settled, Settled) else None
+
+
+def _cell(settled: Settled, admitted: bytes | None) -> Cell:
+    asked = decode(admitted) if admitted else None
+    usage, bound = settled.usage, settled.unknown_bound or NOTHING
+    return Cell(
         place=Place.SET_ASIDE,
         source=settled.usage_source,
         whole=settled.outcome is Outcome.COMPLETED,
@@ -49,10 +58,9 @@ def _cell(admitted: bytes | None, record: bytes) -> tuple[BackendId, Cell, datet
         requests=1,
         prompt=usage.total - usage.output,
         output=usage.output,
-        bound_prompt=bound.input if settled.usage_source is UsageSource.UNKNOWN else 0,
+        bound_prompt=bound.input,
         bound_output=bound.output,
         billed_prompt=0,
         billed_output=0,
         lost=int(settled.outcome is Outcome.LOST),
     )
-    return settled.backend_id, cell, from_ms(settled.at_ms)

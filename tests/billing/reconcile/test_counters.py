@@ -29,20 +29,20 @@ def counted(*generated: int | None, process: tuple[str | None, ...] = ()) -> lis
 def test_growth_is_summed_from_the_first_reading_on() -> None:
     found = stretch(counted(100, 130, 130, 190), EngineMeter.GENERATED)
     assert found is not None
-    assert (found.counted, found.holes, found.readings) == (90, [], 4)
+    assert (found.counted, found.holes, found.readings) == (90, (), 4)
     assert (found.begins_at, found.ends_at) == (minute(0), minute(3))
 
 
 def test_a_counter_that_fell_began_anew_and_leaves_a_hole() -> None:
     found = stretch(counted(100, 130, 20, 50), EngineMeter.GENERATED)
     assert found is not None
-    assert (found.counted, found.holes) == (80, [(minute(1), minute(2))])
+    assert (found.counted, found.holes) == (80, ((minute(1), minute(2)),))
 
 
 def test_a_new_process_is_a_restart_although_its_counter_is_higher_by_now() -> None:
     found = stretch(counted(100, 300, process=("a", "b")), EngineMeter.GENERATED)
     assert found is not None
-    assert (found.counted, found.holes) == (300, [(minute(0), minute(1))])
+    assert (found.counted, found.holes) == (300, ((minute(0), minute(1)),))
 
 
 def test_another_counter_that_fell_betrays_the_restart_of_this_one() -> None:
@@ -56,7 +56,7 @@ def test_another_counter_that_fell_betrays_the_restart_of_this_one() -> None:
 def test_a_reading_that_does_not_say_is_passed_over() -> None:
     found = stretch(counted(100, None, 160), EngineMeter.GENERATED)
     assert found is not None
-    assert (found.counted, found.readings, found.holes) == (60, 2, [])
+    assert (found.counted, found.readings, found.holes) == (60, 2, ())
 
 
 def test_fewer_than_two_readings_say_nothing() -> None:
