@@ -52,7 +52,7 @@ ALL = (
                 "answer([(each, True) for each in waiting])",
             ),
         ),
-        stirred_by="power",
+        tests=("tests/billing/journal/test_writer.py::test_a_disk_that_can_not_sync_is_not_trusted_again",),
     ),
     Mutant(
         "posts_what_is_not_durable",
@@ -117,7 +117,9 @@ ALL = (
         "forgets_progress",
         "a lost request is settled as if nobody had counted it",
         (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
-        stirred_by="gateway",
+        tests=(
+            "tests/billing/journal/test_settler.py::test_a_dead_process_request_is_lost_with_its_furthest_reading",
+        ),
     ),
     Mutant(
         "keeps_the_hold",
@@ -135,7 +137,9 @@ ALL = (
             ),
             Patch("billing.quota.leases", "lease.pending -= amount\n", "lease.pending -= 0\n"),
         ),
-        stirred_by="power",
+        tests=(
+            "tests/billing/quota/test_leases.py::test_what_a_settlement_frees_is_admitted_from_at_once_and_returned_when_durable",
+        ),
     ),
     Mutant(
         "resumes_too_far",
