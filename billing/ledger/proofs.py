@@ -1,7 +1,7 @@
 """Proofs that grants, corrections, events, ledger and allowances tell the same balances.
 
 The whole history is looked at once a day; in between, only what was posted after the checkpoint of each
-wallet. A checkpoint lies a quarter of an hour back, so that no transaction that is still open can end up
+wallet. A checkpoint lies two minutes back, so that hardly any transaction that is still open can end up
 before it; where one does, or where anything differs, the wallet is proven from the beginning before it is
 called wrong. Checkpoints are projections: without them everything is proven in full.
 """
@@ -22,8 +22,8 @@ from billing.ledger.service import trial_balance
 from billing.ledger.tables import ledger_checkpoint
 
 IN_FULL_EVERY = timedelta(days=1)
-BACK = timedelta(minutes=15)
-"""How far a checkpoint lies back: longer than any transaction lasts."""
+BACK = timedelta(minutes=2)
+"""How far a checkpoint lies back: longer than a transaction usually lasts. A later one costs a full proof."""
 _TRIAL = "trial"
 _LOCK = 0x5359_4C50
 
@@ -89,8 +89,8 @@ class Proof(msgspec.Struct, frozen=True):
 async def prove(connection: AsyncConnection, *, now: datetime) -> Proof:
     """Prove the books: what is new since the checkpoints, once a day everything. Moves the checkpoints on.
 
-    One at a time: a second one waits. Costs what was posted in the last quarter of an hour, and a look
-    at each wallet.
+    One at a time: a second one waits. Costs what was posted since the proof before and two minutes more,
+    and a look at each wallet.
     """
     await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     query = select(ledger_checkpoint).where(ledger_checkpoint.c.scope == _TRIAL)
@@ -137,6 +137,6 @@ async def _prove_what_is_new(connection: AsyncConnection, trial: RowMapping, *, 
 
 
 async def _advance(connection: AsyncConnection, drifting: Sequence[Drift], *, now: datetime) -> None:
-    """Remember the balances of all wallets that are well, a quarter of an hour back."""
+    """Remember the balances of all wallets that are well, as of a little while ago."""
     wrong = [drift.wallet_id for drift in drifting]
     await connection.execute(_ADVANCE, {"until": now - BACK, "now": now, "except": wrong})

@@ -54,7 +54,7 @@ async def test_a_checkpoint_moves_on_over_what_is_older_than_any_transaction(sho
 
 
 async def test_what_is_posted_before_a_checkpoint_is_no_false_alarm(shop: Shop) -> None:
-    """Tests' settlements bear a time of last year: before every checkpoint, as a very late one would."""
+    """Tests' settlements bear a time of months ago: before every checkpoint, as a very late one would."""
     await prove(shop, LATER)
     await buy(shop)
     assert await prove(shop, LATER + MINUTE) == WELL
