@@ -13,7 +13,7 @@ import msgspec
 
 MAX_EVENT_BYTES = 64 * 1024
 """Most of a stream's events that are kept as they came; more of them are reduced to their text."""
-MAX_SAID_BYTES = 2 * 1024 * 1024
+MAX_SAID_BYTES = 1024 * 1024
 """Most text of an answer that is kept to be counted."""
 
 

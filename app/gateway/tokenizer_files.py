@@ -21,8 +21,8 @@ from app.gateway.engine_tokenizer import NotCounted
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 128 * 1024 * 1024
-MAX_TEXT_BYTES = 4 * 1024 * 1024
-"""Most text of one count; a count of it takes about a second."""
+MAX_TEXT_BYTES = 1024 * 1024
+"""Most text of one count: some 250,000 tokens, for which a thread needs about a second."""
 MAX_WAITING = 64
 MAX_LOADED = 4
 """Tokenizers kept in memory; each is some ten megabytes."""
