@@ -42,11 +42,14 @@ class Pair:
 
 
 @asynccontextmanager
-async def open_pair(database: Database, folder: Path, *, balance: int) -> AsyncIterator[Pair]:
-    """Two gateways that are ready to serve."""
+async def open_pair(
+    database: Database, folder: Path, *, balance: int, engine_url: str | None = None
+) -> AsyncIterator[Pair]:
+    """Two gateways that are ready to serve from this engine, or from a simulated one."""
     ports = free_port(), free_port()
     async with AsyncExitStack() as stack:
-        engine_url = await stack.enter_async_context(simulator_process(folder, model=SERVED))
+        if engine_url is None:
+            engine_url = await stack.enter_async_context(simulator_process(folder, model=SERVED))
         seeded = await seed(database, balance=balance)
         await add_backend(database, seeded, engine_url)
         for port in ports:

@@ -26,12 +26,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Script:
-    """An answer.   events: of a stream, one after the other.   whole: a JSON body instead of a stream."""
+    """An answer.   events: of a stream, one after the other.   whole: a JSON body instead of a stream.
+
+    waits: it begins when the engine is released.
+    """
 
     events: Sequence[bytes] = ()
     ending: Ending = Ending.END
     whole: bytes | None = None
     status: bytes = b"200 OK"
+    waits: bool = False
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Replay:
     """A listening engine.   scripts: by the name that a request's text says as `script:name`.
 
     tokenize: its answers to the routes of a tokenizer.   played: names of scripts whose last chunk was sent.
-    abandoned: those whose listener left.
+    abandoned: those whose listener left.   waiting: requests that came for a script that waits.
     """
 
     scripts: dict[str, Script] = field(default_factory=dict)
@@ -48,6 +52,8 @@ class Replay:
     probes: int = 0
     played: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
+    waiting: int = 0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -103,6 +109,9 @@ class Replay:
 
     async def _play(self, name: str, *, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         script = self.scripts[name]
+        if script.waits:
+            self.waiting += 1
+            await self.released.wait()
         if script.whole is not None:
             await _whole(writer, script.status, body=script.whole)
             return

@@ -100,7 +100,7 @@ async def open_stand(
 ) -> AsyncIterator[Stand]:
     """A gateway whose only backend is a scripted engine of this kind."""
     async with (
-        _listening(Replay()) as replay,
+        listening() as replay,
         open_house(database, folder, engine_kind=engine, **changed) as house,
     ):
         await execute(database, "UPDATE backend SET base_url = $1", replay.base_url)
@@ -109,7 +109,9 @@ async def open_stand(
 
 
 @asynccontextmanager
-async def _listening(replay: Replay) -> AsyncIterator[Replay]:
+async def listening() -> AsyncIterator[Replay]:
+    """A scripted engine, until the block ends."""
+    replay = Replay()
     await replay.start()
     try:
         yield replay

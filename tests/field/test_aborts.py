@@ -6,15 +6,18 @@ The engine sends k chunks and then nothing more, so what was counted until the h
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.hangup import read_until
 from billing.metering.model import Meter, Outcome, UsageSource
 from tests.app.gateway.captures import VLLM, body
-from tests.app.gateway.house import PRICES
+from tests.app.gateway.house import PRICES, chat, open_house
+from tests.database import Database
 from tests.field.replay import Ending, Script
-from tests.field.stand import Stand
+from tests.field.stand import Stand, request_bytes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 _CHAT, _TEXT = "/v1/chat/completions", "/v1/completions"
@@ -132,3 +135,19 @@ async def test_an_engine_is_left_at_once_when_its_listener_leaves(vllm: Stand) -
     _, settled = await vllm.cut("left", Script(events=events, ending=Ending.HOLD), path=_TEXT)
     assert vllm.replay.abandoned[-1] == "left"
     assert settled.usage.output == 3
+
+
+async def test_an_engine_that_runs_on_is_paid_for_what_passed_and_not_for_what_it_still_made(
+    database: Database, tmp_path: Path
+) -> None:
+    every = {"include_usage": True, "continuous_usage_stats": True}
+    async with open_house(database, tmp_path) as house:
+        for k in range(1, 9):
+            body = chat("[simulator chunk_ms=5]", stream=True, max_tokens=900, stream_options=every)
+            seen = await read_until(request_bytes(house, body), host="127.0.0.1", port=house.port, chunks=k)
+            settled = await house.until_settled_of(seen.request_id)
+            served = house.engine.stats.requests[seen.request_id]
+            assert seen.told is not None
+            assert seen.told <= settled.billed.output <= served.generated_tokens < 900, k
+            assert settled.usage_source is UsageSource.ENGINE_PARTIAL
+            assert settled.usage.input == served.prompt_tokens

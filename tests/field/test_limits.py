@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from scheduler.simulator.model import Options
 from tests.app.gateway.house import SERVED, chat, execute, open_house
 from tests.database import Database
 from tests.field.pair import open_pair, until
-from tests.field.stand import post_all, request_bytes, rows
+from tests.field.replay import counts, whole
+from tests.field.stand import listening, post_all, request_bytes, rows
 
 _CHAT = "/v1/chat/completions"
 _COVERED, _ASKED = 10, 50
@@ -23,23 +25,34 @@ _HELD = "SELECT coalesce(sum(granted - settled - returned), 0) AS picos FROM lea
 async def test_fifty_at_once_at_two_processes_never_pass_a_balance_for_ten(
     database: Database, tmp_path: Path
 ) -> None:
-    body = chat("[simulator chunk_ms=50]", max_tokens=40)
-    async with open_pair(database, tmp_path, balance=0) as pair:
+    body = chat("script:slow", max_tokens=40)
+    async with (
+        listening() as engine,
+        open_pair(database, tmp_path, balance=0, engine_url=engine.base_url) as pair,
+    ):
+        engine.scripts["slow"] = replace(whole("done", counts(10, 40)), waits=True)
         refused = await pair.ask(0, body)
         balance = _COVERED * parse_picos(refused.json()["error"]["needed"])
         await execute(database, "UPDATE allowance SET limit_amount = $1", balance)
-        answers = await asyncio.gather(*(pair.ask(number % 2, body) for number in range(_ASKED)))
-        served = sum(answer.status_code == 200 for answer in answers)
+        asked = [asyncio.create_task(pair.ask(number % 2, body)) for number in range(_ASKED)]
+
+        async def all_are_running_or_refused() -> bool:
+            return engine.waiting + sum(task.done() for task in asked) == _ASKED
+
+        await until(all_are_running_or_refused, within_s=60)
+        running = engine.waiting
+        engine.released.set()
+        answers = await asyncio.gather(*asked)
 
         async def all_posted() -> bool:
             (events,) = await rows(database, "SELECT count(*) AS n FROM usage_event")
-            return bool(events["n"] == served)
+            return bool(events["n"] == running)
 
         await until(all_posted)
         (wallet,) = await rows(database, "SELECT limit_amount, spent FROM allowance")
         (events,) = await rows(database, "SELECT sum(cost) AS cost FROM usage_event")
-    assert {answer.status_code for answer in answers} == {200, 402}
-    assert 0 < served <= _COVERED
+    assert 0 < running <= _COVERED
+    assert sorted(answer.status_code for answer in answers) == [200] * running + [402] * (_ASKED - running)
     assert wallet["spent"] == events["cost"] <= balance
     told = [answer.json()["error"] for answer in answers if answer.status_code == 402]
     assert all(parse_picos(error["available"]) < parse_picos(error["needed"]) for error in told)

@@ -39,14 +39,14 @@ async def test_a_client_that_gives_up_on_a_plain_answer_leaves_a_row_and_stops_t
 ) -> None:
     house = vllm.house
     vllm.replay.scripts["slow"] = Script(ending=Ending.HOLD)
-    before = {settled.request_id for settled in house.settled()}
+    before = {admitted.request_id for admitted in house.admitted()}
     _, writer = await asyncio.open_connection("127.0.0.1", house.port)
     writer.write(request_bytes(house, chat("script:slow")))
     await vllm.replay.until_played("slow")
     writer.transport.abort()
     await vllm.replay.until_abandoned("slow")
-    await house.until_settled(len(before) + 1)
-    (settled,) = [one for one in house.settled() if one.request_id not in before]
+    (request_id,) = {admitted.request_id for admitted in house.admitted()} - before
+    settled = await house.until_settled_of(request_id)
     assert settled.outcome is Outcome.CLIENT_CANCELLED
     assert settled.usage_source in (UsageSource.UNKNOWN, UsageSource.TOKENIZER)
     assert settled.usage_source is not UsageSource.UNKNOWN or settled.unknown_bound is not None
