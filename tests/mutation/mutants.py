@@ -30,14 +30,14 @@ ALL = (
         ),
     ),
     Mutant(
-        "ends_before_it_is_durable",
-        "the last bytes leave before the settlement is written",
+        "ends_before_it_is_written",
+        "the last bytes leave before the settlement is in the journal",
         (
             Patch(
-                "app.gateway.relay",
-                "self._settlement.settle(ending, attempts=attempts, on_durable=self._durable)",
-                "asyncio.get_running_loop().call_soon(self._durable, True)\n"
-                "        self._settlement.settle(ending, attempts=attempts, on_durable=lambda _: None)",
+                "app.gateway.settle",
+                "        desk.journal.settle(settled, durable)\n",
+                "        asyncio.get_running_loop().call_soon(durable, True)\n"
+                "        desk.journal.settle(settled, lambda _: None)\n",
             ),
         ),
         stirred_by="gateway",
@@ -259,6 +259,6 @@ REDUCED = (
     "bills_the_lost",
     "counts_a_prompt_for_each_choice",
     "resumes_too_far",
-    "ends_before_it_is_durable",
+    "ends_before_it_is_written",
 )
 """Those that every run of the tests hunts."""
