@@ -129,8 +129,13 @@ def _show(report: Mapping[str, Any]) -> None:
         print()
         print_table([_gap(gap) for gap in report["gaps"]], GAPS)
     print()
-    gaps = len(report["gaps"])
-    print("✓ all agree" if report["agree"] else f"✗ {gaps} gap{'s' if gaps != 1 else ''}")
+    print(_verdict(report))
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    gaps, untold = len(report["gaps"]), sum(day["state"] == "unknown" for day in report["engines"])
+    said = "✓ all agree" if report["agree"] else f"✗ {gaps} gap{'s' if gaps != 1 else ''}"
+    return f"{said}; of {untold} engine counts nothing is known (yet)" if untold else said
 
 
 def _proof(proof: Mapping[str, Any]) -> list[str]:

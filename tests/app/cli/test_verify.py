@@ -81,8 +81,9 @@ def test_a_gap_is_told_and_ends_with_1(steelyard: Steelyard, control: FakeContro
 def test_what_an_engine_did_not_tell_is_a_dash(steelyard: Steelyard, control: FakeControl) -> None:
     unknown = {**DAY, "counted": None, "unexplained": None, "explained": [], "state": "unknown"}
     proven(control, "2026-12-01", engines=[unknown])
-    line = steelyard("verify", "books", "--from", "2026-12-01").out.splitlines()[4]
-    assert line.split()[4:] == ["–", "990", "0", "–", "990", "unknown"]
+    lines = steelyard("verify", "books", "--from", "2026-12-01").out.splitlines()
+    assert lines[4].split()[4:] == ["–", "990", "0", "–", "990", "unknown"]
+    assert lines[-1] == "✓ all agree; of 1 engine counts nothing is known (yet)"
 
 
 def test_days_are_proven_one_by_one_in_their_order(steelyard: Steelyard, control: FakeControl) -> None:
