@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from app.cli.doubles import Doubles, key_of
 from app.cli.present import cell, print_json, print_table, show_record
 from app.cli.progress import progress
 from app.cli.recount import Recount, Recounted
 from app.core.money import format_picos
-from billing.chain.check import Check, Finding, Scope
+from billing.chain.check import Check, Finding, Scope, id_of
 from billing.chain.sums import CLASSES, Sum
 from billing.chain.walk import Flaw
+from billing.chain.wire import Event, Unreadable, read_line
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line; a longer one is none of ours."""
@@ -57,13 +59,35 @@ class Answer:
 def prove(question: Question, *, recount: Recount | None) -> Answer:
     """Read the whole file, in constant memory; with a recount, count again what there are texts of."""
     check = Check(question.scope, zone=question.zone)
-    for raw in read_lines(question.file):
-        event = check.take(raw)
-        counted = recount.take(event) if recount is not None and event is not None else None
-        if counted is not None:
-            _note(check, counted)
+    with Doubles() as doubles:
+        for raw in read_lines(question.file):
+            line = check.take(raw)
+            if line is not None and (line_id := id_of(line)):
+                doubles.add(line_id)
+            counted = recount.take(line) if recount is not None and isinstance(line, Event) else None
+            if counted is not None:
+                _note(check, counted)
+        twice = doubles.found()
     check.finish(expected=question.expected)
+    if twice:
+        _name_doubles(check, question.file, twice=twice)
     return Answer(question, check, recount)
+
+
+def _name_doubles(check: Check, file: Path, *, twice: set[int]) -> None:
+    """Read the file once more, to name the lines of what was metered or corrected more than once."""
+    seen: dict[str, int] = {}
+    for number, raw in enumerate(read_lines(file), start=1):
+        try:
+            line, _ = read_line(raw)
+        except Unreadable:
+            continue
+        line_id = id_of(line)
+        if not line_id or key_of(line_id) not in twice:
+            continue
+        first = seen.setdefault(line_id, number)
+        if first != number:
+            check.keep(Finding(number, line_id, Flaw.DOUBLE, f"it stands in line {first} already"))
 
 
 def _note(check: Check, counted: Recounted) -> None:

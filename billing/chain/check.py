@@ -13,7 +13,17 @@ from billing.chain.arithmetic import check_correction, check_event
 from billing.chain.link import digest_of
 from billing.chain.sums import Sums
 from billing.chain.walk import Flaw, Found, Walk
-from billing.chain.wire import Correction, Event, KeptHead, Line, PageEnd, Unreadable, Withheld, read_line
+from billing.chain.wire import (
+    Correction,
+    Event,
+    KeptHead,
+    Line,
+    PageEnd,
+    Prices,
+    Unreadable,
+    Withheld,
+    read_line,
+)
 
 MOST_KEPT = 1000
 """Findings that are kept in words; more are only counted."""
@@ -51,6 +61,7 @@ class Check:
         self._number = 0
         self._of_page = 0
         self._end: PageEnd | None = None
+        self._prices: dict[tuple[str, str], Prices] = {}
         self.sums = Sums(zone)
         self.findings: list[Finding] = []
         self.flaws: Counter[Flaw] = Counter()
@@ -66,8 +77,8 @@ class Check:
         """Where in the chain the file begins, in words."""
         return self._walk.start
 
-    def take(self, raw: bytes) -> Event | None:
-        """Check the next line of the file, without its newline; returns it if it is a sound event."""
+    def take(self, raw: bytes) -> Event | Correction | None:
+        """Check the next line of the file, without its newline; returns it if its numbers are sound."""
         self._number += 1
         if not raw:
             return None
@@ -85,38 +96,47 @@ class Check:
 
     def note(self, flaw: Flaw, what: str, *, line_id: str | None = None) -> None:
         """Keep a finding about the line that was taken last."""
-        self._keep(Finding(self._number, line_id, flaw, what))
+        self.keep(Finding(self._number, line_id, flaw, what))
 
     def finish(self, *, expected: Mapping[str, int] | None = None) -> None:
         """Check what only the end can tell.   expected: net picos by currency."""
         for found in self._walk.end():
-            self._keep(Finding(None, None, *found))
+            self.keep(Finding(None, None, *found))
         if self._end is not None and self._end.next is not None:
-            self._keep(Finding(None, None, Flaw.UNFINISHED, f"the download goes on: after={self._end.next}"))
+            self.keep(Finding(None, None, Flaw.UNFINISHED, f"the download goes on: after={self._end.next}"))
         for currency, picos in (expected or {}).items():
             total = self.sums.totals().get(currency, 0)
             if total != picos:
                 what = f"the sum is {format_picos(total)} {currency}, expected was {format_picos(picos)}"
-                self._keep(Finding(None, None, Flaw.TOTAL, what))
+                self.keep(Finding(None, None, Flaw.TOTAL, what))
 
-    def _checked(self, line: Line, plain: dict[str, Any]) -> Event | None:
+    def _checked(self, line: Line, plain: dict[str, Any]) -> Event | Correction | None:
         self.kinds[type(line).__name__.lower()] += 1
         found = self._walk.step(line.chain, tenant_id=line.tenant_id, digest=_digest(line, plain))
         wrong = list(_arithmetic(line))
-        line_id = _id_of(line)
+        line_id = id_of(line)
         for flaw, what in [*found, *wrong]:
             self.note(flaw, what, line_id=line_id)
         if isinstance(line, Withheld) or wrong:
             return None
+        self._compare_prices(line)
         self.sums.add(line)
-        return line if isinstance(line, Event) else None
+        return line
+
+    def _compare_prices(self, line: Event | Correction) -> None:
+        """A version's prices of a model are the same in every line: publishing froze them."""
+        known = self._prices.setdefault((line.price_version_id, line.model_id), line.prices)
+        if known != line.prices:
+            what = f"earlier lines have other prices for {line.model} by version {line.price_version_id}"
+            self.note(Flaw.PRICE, what, line_id=id_of(line))
 
     def _turn_page(self, end: PageEnd) -> None:
         if end.lines != self._of_page:
             self.note(Flaw.MISSING, f"the page had {end.lines} lines, here are {self._of_page}")
         self._end, self._of_page = end, 0
 
-    def _keep(self, finding: Finding) -> None:
+    def keep(self, finding: Finding) -> None:
+        """Count a finding, and keep it in words if there aren't too many."""
         self.flaws[finding.flaw] += 1
         if len(self.findings) < MOST_KEPT:
             self.findings.append(finding)
@@ -137,7 +157,8 @@ def _arithmetic(line: Line) -> Iterator[Found]:
     return (Found(Flaw.ARITHMETIC, what) for what in wrong)
 
 
-def _id_of(line: Line) -> str | None:
+def id_of(line: Line | PageEnd) -> str | None:
+    """The id of the event or correction that a line tells of; None if it tells of none."""
     match line:
         case Event():
             return line.request_id

@@ -24,6 +24,8 @@ class Flaw(StrEnum):
     OUT_OF_ORDER = "out_of_order"
     FOREIGN = "foreign"
     ARITHMETIC = "arithmetic"
+    PRICE = "price"
+    DOUBLE = "double"
     UNFINISHED = "unfinished"
     TOTAL = "total"
     RECOUNT = "recount"

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
+from billing.chain.lines import event_line
 from tests.app.cli.conftest import Steelyard
 from tests.app.cli.fake_control import FakeControl
-from tests.billing.chain.makes import TENANT, chain, head_of
+from tests.billing.chain.makes import TENANT, chain, event_row, head_of, seal
 
 CHAIN = chain()
 TOTAL = "0.00025704"
@@ -95,6 +96,17 @@ def test_a_total_that_is_not_the_expected_one_is_wrong(steelyard: Steelyard, fil
     result = steelyard("verify", "events", str(file), "--expect-total", "0.0002 USD")
     assert result.code == 1
     assert f"the sum is {TOTAL} USD, expected was 0.0002" in result.out
+
+
+def test_a_request_that_was_sealed_twice_is_found_though_the_chain_is_whole(
+    steelyard: Steelyard, tmp_path: Path
+) -> None:
+    rows = [event_row(number) for number in (1, 2, 3, 2)]
+    file = written(tmp_path / "twice.ndjson", seal((event_line(row), date(2026, 11, 30)) for row in rows))
+    told = steelyard("verify", "events", str(file), "--json")
+    assert told.code == 1
+    (found,) = told.json["findings"]
+    assert (found["line"], found["flaw"], found["what"]) == (4, "double", "it stands in line 2 already")
 
 
 def test_a_filtered_download_is_said_to_be_one(steelyard: Steelyard, tmp_path: Path) -> None:

@@ -220,6 +220,15 @@ def test_arithmetic_that_does_not_follow_is_found(change: dict[str, Any], words:
     assert any(words in finding.what for finding in check.findings)
 
 
+def test_one_price_version_has_one_price_for_a_model() -> None:
+    rates = {"input": 1, "input_cached": 1, "input_cache_write": 1, "output": 1}
+    rows = [event_row(1), event_row(2), event_row(3, rates=rates, cost=22)]
+    found = checked(seal((event_line(row), date(2026, 11, 30)) for row in rows)).findings
+    assert [(finding.line, finding.flaw) for finding in found] == [(3, Flaw.PRICE)]
+    other = event_row(3, rates=rates, cost=22, price_version_id="pbv_later")
+    assert flaws(seal((event_line(row), date(2026, 11, 30)) for row in [*rows[:2], other])) == set()
+
+
 def test_what_lies_above_a_bound_may_be_free() -> None:
     change = {"billed_output": 4, "cost": 21_420_000 - 3 * 2_160_000}
     above = event_row(1, flags=["output_above_bound"], **change)
