@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from app.core.clock import Clock
 from app.core.ids import IncarnationId
-from billing.journal import frames, lock
+from billing.journal import frames, hole, lock
 from billing.journal.file import JournalFile
 from billing.journal.model import (
     RECORD_VERSION,
@@ -86,6 +86,7 @@ class JournalWriter:
     ) -> JournalWriter:
         """A new journal in its place: locked before it has its name, its `Opened` record durable.
 
+        limits: of its room; where the disk keeps what is posted, that of the file itself can't hold.
         open_file, open_syncer: the disk, for a simulation; a real file and a thread by default.
         Raises OSError if the folder can't be written, FileExistsError if the id was used before.
         """
@@ -97,7 +98,7 @@ class JournalWriter:
         )
         descriptor = lock.create_locked(folder, incarnation_id, head=frames.pack(encode(opened)))
         file = open_file(descriptor, path=lock.path_of(folder, incarnation_id))
-        file.limits = limits
+        file.limits = limits if hole.can_punch(descriptor) else limits._replace(max_bytes=0)
         file.measure()
         if open_syncer is None:
             return cls(file, syncer=SyncThread(file, clock=clock, commit_s=commit_ms / 1000), clock=clock)

@@ -145,6 +145,8 @@ async def test_a_live_process_is_never_buried_and_a_killed_one_ends_each_request
     assert acknowledged <= completed
     assert completed | lost == set(events) == admitted
     assert lost
+    flags = "SELECT DISTINCT flags FROM usage_event WHERE outcome = 'lost'"
+    assert await shop.rows(flags) == [["tail_unknown"]]
     assert await shop.rows("SELECT count(*) FROM usage_conflict") == [0]
     assert await shop.outstanding(incarnation_id) == 0
     await shop.assert_the_books_agree()
