@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,7 +126,7 @@ def simulate(progress: Progress, ground: Ground) -> dict[str, Any]:
     }
 
 
-def hunt(progress: Progress, ground: Ground) -> list[dict[str, Any]]:
+def hunt(progress: Progress, ground: Ground, *, passed: Container[int]) -> list[dict[str, Any]]:
     """What became of each mutant."""
     mutants = [mutant for mutant in ALL if mutant.name in REDUCED] if QUICK else list(ALL)
     task = progress.add_task("mutants", total=len(mutants))
@@ -136,7 +136,7 @@ def hunt(progress: Progress, ground: Ground) -> list[dict[str, Any]]:
         by = f"{verdict.caught_by}, seed {verdict.seed}" if verdict.seed else verdict.caught_by
         CONSOLE.print(f"{verdict.name}: {by or 'SURVIVED'}", style="" if by else "red")
 
-    hunter = Hunter(ground, seeds=SIMULATED[-1], runs=HUNTS)
+    hunter = Hunter(ground, SIMULATED[-1], runs=HUNTS, passed=passed)
     return [asdict(verdict) for verdict in asyncio.run(hunter.hunt_all(mutants, on_end=tell))]
 
 
@@ -150,7 +150,8 @@ def main() -> None:
         show(real)
         with open_ground() as ground:
             simulated = simulate(progress, ground)
-            mutants = hunt(progress, ground)
+            passed = {seed for seed in SIMULATED if str(seed) not in simulated["failed"]}
+            mutants = hunt(progress, ground, passed=passed)
     result = {
         "benchmark": "faults",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -49,7 +49,7 @@ async def simulate_many(seeds: range, *, ground: Ground, on_run: Callable[[], No
 async def _child(seeds: range, ground: Ground, *, total: Sum, on_run: Callable[[], None]) -> None:
     numbers = (seeds.start, seeds.stop, seeds.step)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.simulated", *map(str, numbers), *ground.words()),
+        *(sys.executable, "-m", "bench.simulated", *map(str, numbers), str(ground.folder), ground.template),
         env=os.environ | {"PYTHONHASHSEED": "0"},
         stdout=asyncio.subprocess.PIPE,
         limit=2**20,

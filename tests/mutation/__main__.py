@@ -1,8 +1,6 @@
-"""`python -m tests.mutation NAME simulate SEEDS RUNS FOLDER TEMPLATE` or `… NAME test TEST…`.
+"""`python -m tests.mutation NAME simulate FOLDER TEMPLATE SEED…` or `… NAME test TEST…`.
 
-What becomes of a mutant. At most RUNS seeds up to SEEDS are simulated, of those that can stir it; FOLDER is
-of a PostgreSQL that runs, TEMPLATE a database in it with the newest schema.
-
+What becomes of a mutant. FOLDER: of a PostgreSQL that runs; TEMPLATE: a database in it with the newest schema.
 Exits with 1 if it was caught, with 0 if it survived; a simulation prints the seed and what it found as JSON.
 Without arguments, the mutants are listed.
 """
@@ -13,12 +11,10 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.mutation.mutants import ALL, NONE
-from tests.mutation.patch import Stir
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,28 +23,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name, how, *rest = arguments
-    mutant = next(mutant for mutant in (NONE, *ALL) if mutant.name == name)
-    mutant.infect()
+    next(mutant for mutant in (NONE, *ALL) if mutant.name == name).infect()
     if how == "test":
         return _test(rest)
-    seeds, runs, folder, template = rest
-    stirring = islice(_stirring(mutant.stirred_by, most=int(seeds)), int(runs))
-    return _simulate(stirring, folder=Path(folder), template=template)
-
-
-def _stirring(stir: Stir, *, most: int) -> Iterator[int]:
-    """The seeds up to `most` of runs in which that happens."""
-    from tests.simulation.plan import Plan, plan_of
-
-    happens: dict[Stir, Callable[[Plan], bool]] = {
-        "anything": lambda plan: True,
-        "power": lambda plan: any(death.power for death in plan.deaths),
-        "settler": lambda plan: any(death.who == "settler" for death in plan.deaths),
-        "gateway": lambda plan: any(death.who.startswith("gateway") for death in plan.deaths),
-        "price": lambda plan: any(trouble.what == "price" for trouble in plan.troubles),
-        "choices": lambda plan: any(wish.body.get("n", 1) > 1 for wish in plan.calls),
-    }
-    return (seed for seed in range(1, most + 1) if happens[stir](plan_of(seed)))
+    folder, template, *seeds = rest
+    return _simulate(map(int, seeds), folder=Path(folder), template=template)
 
 
 def _simulate(seeds: Iterable[int], *, folder: Path, template: str) -> int:

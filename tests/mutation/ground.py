@@ -20,10 +20,6 @@ class Ground:
     folder: Path
     template: str
 
-    def words(self) -> tuple[str, str]:
-        """What a child needs to find it, as arguments of its command."""
-        return str(self.folder), self.template
-
     def server(self) -> Server:
         """The server, as a child of whoever started it sees it."""
         return Server(Postgres(self.folder, durable=False))

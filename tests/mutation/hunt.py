@@ -6,21 +6,22 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import NamedTuple
 
 from tests.mutation.ground import Ground
 from tests.mutation.mutants import NONE
-from tests.mutation.patch import ROOT, Mutant
+from tests.mutation.patch import ROOT, Mutant, Stir
+from tests.simulation.plan import Plan, plan_of
 
-PATIENCE_S = 240.0
-"""Longest hunt for one mutant; one that takes longer hangs, which is noticed too."""
+PATIENCE_S = 900.0
+"""Longest hunt for one mutant: a run that hangs in earnest proves nothing."""
 _CAUGHT, _SURVIVED = 1, 0
 _END_S = 10.0
-_HUNG = "it hung, or died without a word"
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,35 @@ class Verdict:
 
     name: str
     does: str
-    caught_by: str | None
-    seed: int | None
-    found: str
-    took_s: float
+    caught_by: str | None = None
+    seed: int | None = None
+    found: str = ""
+    took_s: float = 0.0
 
 
 class Unhuntable(Exception):
     """A hunt that proves nothing: the sound product is caught too, or the hunter broke."""
 
 
+class Caught(NamedTuple):
+    """By which seed or test, and the first thing that was wrong."""
+
+    by: int | str
+    found: str
+
+
 @dataclass(frozen=True)
 class Hunter:
     """Hunts in processes of their own.
 
-    seeds, runs: at most so many simulated runs for each mutant, of seeds up to that one.
+    most_seed, runs: at most so many simulated runs for each mutant, of seeds up to that one.
+    passed: seeds which the sound product is known to pass; others are tried with it before they count.
     """
 
     ground: Ground
-    seeds: int
+    most_seed: int
     runs: int
+    passed: Container[int] = frozenset()
 
     async def hunt_all(
         self,
@@ -62,8 +72,7 @@ class Hunter:
     ) -> list[Verdict]:
         """The verdicts, in the order of the mutants.
 
-        Raises Unhuntable if the tests that are to catch them do not let the sound product pass. Whether
-        the simulations do is for the caller to know.
+        Raises Unhuntable if a test that is to catch one does not let the sound product pass.
         """
         free = asyncio.Semaphore(at_once)
 
@@ -73,36 +82,65 @@ class Hunter:
             on_end(verdict)
             return verdict
 
-        if tests := tuple(sorted({test for mutant in mutants for test in mutant.tests})):
-            sound = await self.hunt(replace(NONE, tests=tests))
-            if sound.caught_by is not None:
-                raise Unhuntable(f"the product as it is does not pass {sound.caught_by}: {sound.found}")
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        if tests and (broken := await self._test(NONE, tests)):
+            raise Unhuntable(f"the product as it is does not pass {broken.by}: {broken.found}")
         return await asyncio.gather(*map(one, mutants))
 
     async def hunt(self, mutant: Mutant) -> Verdict:
         """Look for what a mutant breaks. Raises Unhuntable if the hunter itself broke."""
         started = monotonic()
-        where = (str(self.seeds), str(self.runs), *self.ground.words())
-        how = ("test", *mutant.tests) if mutant.tests else ("simulate", *where)
-        code, output = await _run("-m", "tests.mutation", mutant.name, *how)
-        if code not in (None, _CAUGHT, _SURVIVED):
-            raise Unhuntable(f"{mutant.name}: exit {code}: {output[-2000:]}")
-        took_s = round(monotonic() - started, 1)
-        if code == _SURVIVED:
-            return Verdict(mutant.name, mutant.does, None, None, "", took_s)
-        if mutant.tests:
-            failed = next((line for line in output.splitlines() if line.startswith("FAILED ")), _HUNG)
-            test, _, words = failed.removeprefix("FAILED ").partition(" - ")
-            return Verdict(mutant.name, mutant.does, test, None, words, took_s)
-        said = _last_object(output)
-        return Verdict(mutant.name, mutant.does, "simulation", said.get("seed"), said["found"], took_s)
+        caught = await (self._test(mutant, mutant.tests) if mutant.tests else self._hunt_by_seeds(mutant))
+        verdict = Verdict(mutant.name, mutant.does, took_s=round(monotonic() - started, 1))
+        if caught is None:
+            return verdict
+        if isinstance(caught.by, str):
+            return replace(verdict, caught_by=caught.by, found=caught.found)
+        return replace(verdict, caught_by="simulation", seed=caught.by, found=caught.found)
+
+    async def _hunt_by_seeds(self, mutant: Mutant) -> Caught | None:
+        seeds = list(islice(seeds_of(mutant.stirred_by, most=self.most_seed), self.runs))
+        while caught := await self._simulate(mutant, seeds):
+            assert isinstance(caught.by, int)
+            if caught.by in self.passed or await self._simulate(NONE, [caught.by]) is None:
+                return caught
+            del seeds[: seeds.index(caught.by) + 1]
+        return None
+
+    async def _simulate(self, mutant: Mutant, seeds: Sequence[int]) -> Caught | None:
+        where = (str(self.ground.folder), self.ground.template)
+        output = await _run(mutant.name, "simulate", *where, *map(str, seeds)) if seeds else None
+        if output is None:
+            return None
+        said = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        return Caught(said["seed"], said["found"])
+
+    async def _test(self, mutant: Mutant, tests: Sequence[str]) -> Caught | None:
+        output = await _run(mutant.name, "test", *tests)
+        if output is None:
+            return None
+        failed = next(line for line in output.splitlines() if line.startswith("FAILED "))
+        test, _, found = failed.removeprefix("FAILED ").partition(" - ")
+        return Caught(test, found)
 
 
-async def _run(*arguments: str) -> tuple[int | None, str]:
-    """Exit code and output; no code if it had to be ended."""
+def seeds_of(stir: Stir, *, most: int) -> Iterator[int]:
+    """The seeds up to `most` of simulated runs in which that happens."""
+    happens: dict[Stir, Callable[[Plan], bool]] = {
+        "anything": lambda plan: True,
+        "power": lambda plan: any(death.power for death in plan.deaths),
+        "settler": lambda plan: any(death.who == "settler" for death in plan.deaths),
+        "gateway": lambda plan: any(death.who.startswith("gateway") for death in plan.deaths),
+        "price": lambda plan: any(trouble.what == "price" for trouble in plan.troubles),
+        "choices": lambda plan: any(wish.body.get("n", 1) > 1 for wish in plan.calls),
+    }
+    return (seed for seed in range(1, most + 1) if happens[stir](plan_of(seed)))
+
+
+async def _run(*arguments: str) -> str | None:
+    """The output of a hunt that caught something, None of one that did not. Raises Unhuntable."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
+        *(sys.executable, "-m", "tests.mutation", *arguments),
         cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": "0"},
         stdout=asyncio.subprocess.PIPE,
@@ -111,10 +149,13 @@ async def _run(*arguments: str) -> tuple[int | None, str]:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     except TimeoutError:
-        return None, ""
+        raise Unhuntable(f"{arguments[:2]} did not end within {PATIENCE_S} s") from None
     finally:
         await _end(process)
-    return process.returncode, output.decode(errors="replace")
+    text = output.decode(errors="replace")
+    if process.returncode not in (_CAUGHT, _SURVIVED):
+        raise Unhuntable(f"{arguments[:2]} ended with {process.returncode}: {text[-2000:]}")
+    return text if process.returncode == _CAUGHT else None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -124,8 +165,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         end()
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), _END_S)
-
-
-def _last_object(output: str) -> dict[str, Any]:
-    objects = [line for line in output.splitlines() if line.startswith("{")]
-    return dict(json.loads(objects[-1])) if objects else {"found": _HUNG}
