@@ -1,6 +1,6 @@
 """`python -m tests.mutation NAME simulate FOLDER TEMPLATE SEED…` or `… NAME test TEST…`.
 
-What becomes of a mutant. FOLDER: of a PostgreSQL that runs; TEMPLATE: a database in it with the newest schema.
+What becomes of a mutant. FOLDER: of a PostgreSQL that runs; TEMPLATE: a database in it with its schema.
 Exits with 1 if it was caught, with 0 if it survived; a simulation prints the seed and what it found as JSON.
 Without arguments, the mutants are listed.
 """
