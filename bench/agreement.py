@@ -1,7 +1,7 @@
 """Whole streams of every form through the gateway: what is billed beside the engine's own usage and counter.
 
-`make bench-agreement ARGS="--engine vllm --url http://HOST:PORT"` asks any running engine; without it, the
-embedded llama-server. A form that the engine refuses must be billed nothing.
+`make bench-agreement` asks the embedded llama-server, `ARGS="--engine vllm --url http://HOST:PORT"` any
+running engine too. A form that the engine refuses must be billed nothing.
 """
 
 from __future__ import annotations
@@ -91,24 +91,32 @@ async def measure(engine_url: str | None) -> dict[str, Any]:
             await counter.close()
 
 
+async def measure_all(asked: argparse.Namespace) -> dict[str, Any]:
+    """Figures by engine."""
+    found = {asked.engine: await measure(asked.url)} if asked.url else {}
+    return {**found, "llama-server": await measure(None)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.agreement", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--url", help="ask the engine that runs at this address")
-    parser.add_argument("--engine", default="llama-server", help="how to call it in the results")
+    parser.add_argument("--url", help="ask the engine that runs at this address, too")
+    parser.add_argument("--engine", default="vllm", help="how to call it in the results")
     parser.add_argument("--output", type=Path, default=RESULTS / "agreement.json")
     asked = parser.parse_args()
-    forms = asyncio.run(measure(asked.url))
+    engines = asyncio.run(measure_all(asked))
     result = {
         "benchmark": "agreement",
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
-        "engine": asked.engine,
-        "forms": forms,
+        "engines": engines,
     }
     asked.output.parent.mkdir(parents=True, exist_ok=True)
     asked.output.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(forms, indent=2))
-    if wrong := [name for name, found in forms.items() if not found["agrees"]]:
+    print(json.dumps(engines, indent=2))
+    wrong = [
+        f"{engine}: {name}" for engine, of in engines.items() for name, f in of.items() if not f["agrees"]
+    ]
+    if wrong:
         sys.exit(f"bill and engine differ: {', '.join(wrong)}")
 
 
