@@ -36,7 +36,7 @@ def main() -> int:
 def _fix_hashes() -> None:
     """Start again with a fixed hash seed: the order of a set of strings is part of a run."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(  # noqa: S606
+        os.execve(
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
             os.environ | {"PYTHONHASHSEED": "0"},

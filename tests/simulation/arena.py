@@ -81,6 +81,7 @@ class Arena:
         self._waiting: list[Asking] = []
         self._heard: list[str] = []
         self._clock_us = 0
+        self._script: list[str] = []
         self._engines: dict[str, AsyncEngine] = {}
         self._dials: dict[str, Callable[[], Awaitable[Any]]] = {}
         self._root: Any = self.do(asyncpg.connect(superuser_url))
@@ -120,7 +121,7 @@ class Arena:
         """A real connection of the application's role, as good as new."""
         if self._idle:
             return self._idle.pop()
-        return self.do(asyncpg.connect(self._app_url, statement_cache_size=0))
+        return self.do(asyncpg.connect(self._app_url))
 
     def ask(self, connection: Any, act: Callable[[], Awaitable[Any]]) -> Asking:
         """Do it on this connection. The task is done, unless it waits for a lock that another one holds."""
@@ -144,7 +145,7 @@ class Arena:
         if connection.is_closed():
             return
         self.do(connection.reset())
-        self.do(connection.execute("DEALLOCATE ALL;DISCARD TEMP"))
+        self.do(connection.execute("DISCARD TEMP"))
         self._idle.append(connection)
 
     def break_off(self, asking: Asking) -> None:
@@ -174,9 +175,14 @@ class Arena:
         self.do(self._root.execute(script, *arguments))
 
     def insert(self, table: str, **values: Any) -> None:
-        """Insert one row."""
-        columns, marks = ", ".join(values), ", ".join(f"${n}" for n in range(1, len(values) + 1))
-        self.do(self._root.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values()))
+        """Insert one row with the next `flush`."""
+        columns, literals = ", ".join(values), ", ".join(map(_literal, values.values()))
+        self._script.append(f"INSERT INTO {table} ({columns}) VALUES ({literals});")
+
+    def flush(self, last: str = "") -> None:
+        """Insert what was asked for, and do this last."""
+        script, self._script = "".join(self._script), []
+        self.do(self._root.execute(script + last))
 
     def engine(self, name: str, dial: Callable[[], Awaitable[Any]]) -> AsyncEngine:
         """SQLAlchemy's engine of a kind of process, kept over all runs for what it has compiled.
@@ -185,8 +191,12 @@ class Arena:
         """
         self._dials[name] = dial
         if name not in self._engines:
+
+            async def connect() -> Any:
+                return await self._dials[name]()
+
             self._engines[name] = create_async_engine(
-                "postgresql+asyncpg://", async_creator=lambda: self._dials[name](), pool_size=2
+                "postgresql+asyncpg://", async_creator=connect, pool_size=2
             )
         return self._engines[name]
 
@@ -217,7 +227,7 @@ class Arena:
 
     async def _ask(self, connection: Any, act: Callable[[], Awaitable[Any]]) -> Asking:
         task = asyncio.ensure_future(act())
-        asking = Asking(task, connection.get_server_pid())  # type: ignore[arg-type]
+        asking = Asking(task, connection.get_server_pid())
         await self._attend(asking)
         return asking
 
@@ -238,3 +248,9 @@ class Arena:
 
 def _ignored(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
     """The driver says that a session was reset within a transaction: so are those of the dead."""
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'"
+    return str(value) if isinstance(value, bool | int) else f"'{value}'"

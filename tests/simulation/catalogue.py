@@ -15,8 +15,8 @@ from billing.ledger import service as ledger
 from billing.metering.model import Meter
 from billing.pricing import service as pricing
 from billing.pricing.model import Price
-from tests.simulation.plan import MODEL, SECRETS, Plan
 from tests.simulation.arena import EPOCH_MS, Arena
+from tests.simulation.plan import MODEL, SECRETS, Plan
 
 PRICES = {
     Meter.INPUT: 540_000,
@@ -108,10 +108,10 @@ class Catalogue:
                 meter=meter.value,
                 micros_per_mtok=price,
             )
-        self._arena.execute(
-            "UPDATE price_version SET status = 'published', published_at = $1, effective_from = $1 WHERE id = $2",
-            from_ms(EPOCH_MS) - timedelta(days=400),
-            version_id,
+        since = (from_ms(EPOCH_MS) - timedelta(days=400)).isoformat()
+        self._arena.flush(
+            f"UPDATE price_version SET status = 'published', published_at = '{since}',"
+            f" effective_from = '{since}' WHERE id = '{version_id}'"
         )
 
     # What operators do. Each may be done twice: its process died before it knew.

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from app.gateway.model import Endpoint
 from app.gateway.protocol import EXTENSION
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.trace import Trace

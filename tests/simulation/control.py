@@ -1,4 +1,4 @@
-"""Operators: what they change goes through the product's services, in a process that may die and try again."""
+"""Operators: what they change goes through the product's services, in a process that may die and retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's disk: journals in a real folder, with writes that tear, syncs that count, and power that fails.
+"""The machine's disk: journals in a real folder; writes tear, syncs count, power fails.
 
 A killed process loses nothing that it wrote, a power cut takes what was not synced. Who synced how much
 is seen at the real calls: the writer's `sync`, and `fdatasync` within the settler's own reads.
@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from billing.journal.file import JournalFile
+from billing.journal.frames import unpack
 from billing.journal.sync import OnDurable, answer
 from billing.journal.tail import JournalTail
 from tests.simulation.loop import Process
@@ -72,10 +73,12 @@ class Disk:
             size, kept = path.stat().st_size, self.synced.get(path, 0)
             if size <= kept:
                 continue
-            end = self.rng.randint(kept, size)
+            end, zeros = self.rng.randint(kept, size), self.rng.random() < 0.3
+            if zeros:  # the length of a write without its bytes
+                end = unpack(path.read_bytes()[:end], offset=0)[0][-1].end
             with path.open("r+b") as file:
                 file.truncate(end)
-                if self.rng.random() < 0.3:
+                if zeros:
                     file.truncate(size)
             self.synced[path] = path.stat().st_size
             self.trace.note("disk", "lost", path.name[-14:], size - end)

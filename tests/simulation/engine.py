@@ -25,8 +25,8 @@ from tests.simulation.trace import Trace
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
 _FATES = (
-    ("good", 56), ("die", 6), ("stall", 4), ("error_frame", 6), ("no_usage", 6), ("double_usage", 4), ("unreachable", 5),
-    ("busy", 4), ("broken", 4), ("refuse", 4), ("silent", 3),
+    ("good", 56), ("die", 6), ("stall", 4), ("error_frame", 6), ("no_usage", 6), ("double_usage", 4),
+    ("unreachable", 5), ("busy", 4), ("broken", 4), ("refuse", 4), ("silent", 3),
 )  # fmt: skip
 
 

@@ -64,8 +64,8 @@ def unrolled(world: World) -> list[str]:
     """Tenants whose roll-ups are not the sums of their events, by bucket."""
     sums = ", ".join(f"sum({name})" for name in _ROLLED)
     query = f"""
-    WITH e AS (SELECT tenant_id, date_bin('15 minutes', admitted_at, 'epoch') AS bucket, price_version_id AS v,
-        usage_source AS s, count(*) AS n, {sums.replace("sum(", "sum(")} FROM usage_event GROUP BY 1, 2, 3, 4),
+    WITH e AS (SELECT tenant_id, date_bin('15 minutes', admitted_at, 'epoch') AS bucket,
+        price_version_id AS v, usage_source AS s, count(*) AS n, {sums} FROM usage_event GROUP BY 1, 2, 3, 4),
       r AS (SELECT tenant_id, bucket, price_version_id AS v, usage_source AS s, sum(requests) AS n, {sums}
         FROM usage_rollup GROUP BY 1, 2, 3, 4)
     SELECT tenant_id, bucket FROM ((TABLE e EXCEPT TABLE r) UNION ALL (TABLE r EXCEPT TABLE e)) AS d
@@ -74,8 +74,8 @@ def unrolled(world: World) -> list[str]:
 
 
 def _read_journals(world: World, evidence: Evidence) -> None:
-    folder = world.disk.folder
-    for path in sorted([*folder.glob("*.journal"), *folder.glob("closed/*.journal")]):
+    journals = {path.name: path for path in sorted(world.disk.folder.rglob("*.journal"))}
+    for path in journals.values():
         for frame in unpack(path.read_bytes(), offset=0)[0]:
             record = decode(frame.payload)
             if isinstance(record, Admitted):

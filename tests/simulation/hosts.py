@@ -35,11 +35,11 @@ from scheduler.dispatch import Dispatcher
 from scheduler.registry.backend import HealthLimits
 from scheduler.registry.model import ProbeResult, ProbeStatus
 from scheduler.registry.service import Registry
+from tests.simulation.arena import EPOCH_MS
 from tests.simulation.client import Call, Connection
 from tests.simulation.disk import SimSyncer
 from tests.simulation.engine import ScriptedClient
 from tests.simulation.loop import Process, SimLoop
-from tests.simulation.arena import EPOCH_MS
 from tests.simulation.wire import SimPool
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class GatewayHost(Host):
             pool,
             leases=self.leases,
             incarnation_id=incarnation_id,
+            lease_renew_s=0.4,
             on_closed=lambda: process.post(self.stop),
             clock=clock,
         )

@@ -124,7 +124,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         owner = self._owner(handle)
-        if not owner.silent:
+        if owner.silent:
+            owner.remains.append(handle)
+        else:
             owner.ready.append(handle)
             self._plan(owner, self._now)
         return handle
@@ -144,7 +146,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         owner = self._owner(handle)
-        if not owner.silent:
+        if owner.silent:
+            owner.remains.append(handle)
+        else:
             heapq.heappush(owner.timers, (when, next(self._order), handle))
             self._plan(owner, when)
         return handle
@@ -166,7 +170,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         _OWNER.get().moment("step")
         return work(*args, **named)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self.run_in_place(func, *args), loop=self)
 
     def get_debug(self) -> bool:
@@ -220,14 +226,16 @@ class SimLoop(asyncio.AbstractEventLoop):
                 process.ready.append(handle)
                 self._plan(process, self._now)
         for _ in range(3):
-            for task in self._tasks:
-                if not task.done():
-                    task.cancel()
-            stop_at = self.turns + most_turns
-            self.run_until(lambda: self.turns > stop_at, limit_s=inf)
-            self._tasks = [task for task in self._tasks if not task.done()]
+            self._unwind(self.turns + most_turns)
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def _unwind(self, most_turns: int) -> None:
+        for task in self._tasks:
+            if not task.done():
+                task.cancel()
+        self.run_until(lambda: self.turns > most_turns, limit_s=inf)
+        self._tasks = [task for task in self._tasks if not task.done()]
 
     def _owner(self, handle: asyncio.Handle) -> Process:
         return handle._context.get(_OWNER, self.world)  # type: ignore[attr-defined,no-any-return]

@@ -6,6 +6,7 @@ client has, tokens in the last piece that a gateway read, the price that was pub
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.client import Call
@@ -128,7 +129,7 @@ def _token_flaw(event: dict[str, Any], work: Work | None, evidence: Evidence) ->
     if source == "unknown" or work is None:
         if any(recorded):
             return f"{recorded} came from nowhere"
-        bound = json_bound(event)
+        bound = _bound_of(event)
         if (
             work is not None
             and bound is not None
@@ -140,7 +141,7 @@ def _token_flaw(event: dict[str, Any], work: Work | None, evidence: Evidence) ->
         return None
     told = work.told or (0, 0, 0)
     words = (told[0] - told[1], told[1], told[2])
-    if event["outcome"] == "lost":
+    if event["outcome"] == "lost" and event["request_id"] not in evidence.settled:
         reading = evidence.furthest.get(event["request_id"])
         counted = reading.usage if reading is not None else None
         read = (counted.input, counted.input_cached, counted.output) if counted else (0, 0, 0)
@@ -150,10 +151,8 @@ def _token_flaw(event: dict[str, Any], work: Work | None, evidence: Evidence) ->
     return None if recorded == words else f"recorded {recorded}, the engine said {words}"
 
 
-def json_bound(event: dict[str, Any]) -> tuple[int, int] | None:
+def _bound_of(event: dict[str, Any]) -> tuple[int, int] | None:
     """What an unknown usage is at most, (input, output)."""
-    import json
-
     if event["unknown_bound"] is None:
         return None
     bound = json.loads(event["unknown_bound"])
@@ -161,7 +160,7 @@ def json_bound(event: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _judge_engines(world: World, evidence: Evidence, outcome: Outcome) -> None:
-    """What an engine worked on is recorded, unless its gateway died in that very turn, or with its machine."""
+    """What an engine worked on is recorded, unless its gateway died in that very turn or with its machine."""
     for work in world.engines.works:
         if work.request_id in evidence.events or work.request_id in evidence.admitted:
             continue
@@ -191,8 +190,8 @@ _EMPTY = {
         """SELECT 'a charge without its transaction: ' || right(u.request_id, 6) FROM usage_event u
            LEFT JOIN ledger_transaction t ON t.id = u.transaction_id WHERE u.cost > 0 AND t.id IS NULL""",
         """SELECT format('allowance %s has spent %s, its events cost %s', right(a.id, 6), a.spent, u.cost)
-           FROM wallet w JOIN allowance a ON a.id = w.allowance_id LEFT JOIN LATERAL
-             (SELECT coalesce(sum(cost), 0) AS cost FROM usage_event e WHERE e.tenant_id = w.tenant_id) u ON true
+           FROM wallet w JOIN allowance a ON a.id = w.allowance_id CROSS JOIN LATERAL
+             (SELECT coalesce(sum(cost), 0) AS cost FROM usage_event e WHERE e.tenant_id = w.tenant_id) u
            WHERE a.spent <> u.cost""",
     ),
     "holds_left_open": (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 ZEROS = (
     "duplicated", "missing", "mismatched_tokens", "mismatched_picos", "negative_balances", "holds_left_open",
-    "over_limit", "refused_in_vain", "other",
+    "over_limit", "other",
 )  # fmt: skip
 """What must be nothing."""
 
@@ -15,12 +15,12 @@ ZEROS = (
 class Outcome:
     """Counts over the requests of one run, or of many.
 
-    requests: calls made.   delivered_to_the_end: good answers whose last byte the client has.   settled: usage
-    events.   lost: those of them whose process died.   duplicated: settled, charged or admitted twice.
+    requests: calls made.   delivered_to_the_end: good answers whose last byte the client has.
+    settled: usage events.   lost: those of them whose process died.
+    duplicated: settled, charged or admitted twice.
     missing: delivered, recorded or worked on, but without an event.   mismatched_tokens, mismatched_picos:
     events, balances, sums that tell another number than the engine, the journal or the price.
-    over_limit: moments at which more was committed and held than allowed.   refused_in_vain: requests that
-    were refused for want of a balance that was there.   other: whatever else broke.
+    over_limit: moments at which more was committed and held than allowed.   other: whatever else broke.
     """
 
     seed: int = 0
@@ -39,7 +39,6 @@ class Outcome:
     negative_balances: int = 0
     holds_left_open: int = 0
     over_limit: int = 0
-    refused_in_vain: int = 0
     other: int = 0
     findings: list[str] = field(default_factory=list)
 

@@ -14,7 +14,8 @@ SECRETS = ("sk-sy-" + "a" * 43, "sk-sy-" + "b" * 43)
 TYPICAL_HOLD = 480_000_000
 """About what a request of a plan holds, in picos."""
 _MOMENTS = (
-    ("step", 900), ("write", 60), ("torn", 60), ("written", 60), ("sync", 40), ("synced", 40), ("call", 150), ("called", 150),
+    ("step", 900), ("write", 60), ("torn", 60), ("written", 60), ("sync", 40), ("synced", 40),
+    ("call", 150), ("called", 150),
 )  # fmt: skip
 """Where a process may die, and up to the how-manieth such moment."""
 
@@ -127,8 +128,8 @@ def _troubles(rng: Random, *, span_s: float, tenants: int) -> Iterator[Trouble]:
             at_s=rng.random() * span_s,
             what=rng.choice(
                 (
-                    "database_away", "disk_full", "frozen", "clock_jump", "news_lost", "limit", "grant", "price",
-                    "journal_copied", "position_back", "settler_away",
+                    "database_away", "disk_full", "frozen", "clock_jump", "news_lost", "limit", "grant",
+                    "price", "journal_copied", "position_back", "settler_away",
                 )
             ),
             lasts_s=rng.choice((0.05, 0.6, 3.0)),

@@ -1,4 +1,4 @@
-"""The way from a process to the database: late, lost, cut; and a moment to die before and after each statement.
+"""The way from a process to the database: late, lost, cut; with moments to die around each statement.
 
 process ──(latency)──▶ statement, in place ──(latency)──▶ answer
                 dies: not done               dies: done, and nobody was told
@@ -11,17 +11,20 @@ from collections.abc import Callable
 from inspect import iscoroutinefunction
 from random import Random
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
+from tests.simulation.arena import Arena, Asking
 from tests.simulation.loop import Killed, Process, SimLoop
-from tests.simulation.arena import Asking, Arena
 from tests.simulation.trace import Trace
 
 _GUARDED = frozenset(
     {"commit", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval", "rollback", "start"}
 )
 """Coroutines of statements and transactions that don't look like some."""
+_ONCE = frozenset({"prepare", "set_builtin_type_codec", "set_type_codec"})
+_DONE: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 _MAKES = frozenset({"transaction"})
 _GONE = "connection was closed in the middle of operation"
 
@@ -103,6 +106,7 @@ class Wired:
         self.process = process
         self._network = network
         self._cut = False
+        self._returned = False
         self._late = 0
         self._asking: Asking | None = None
 
@@ -124,12 +128,9 @@ class Wired:
             return
         self._cut = True
         self._network.open.remove(self)
-        if self._asking is not None:
-            if at_once:
-                self._network.arena.break_off(self._asking)
-            return
-        if not self._late:
-            self._give_back()
+        if self._asking is not None and at_once:
+            self._network.arena.break_off(self._asking)
+        self._give_back()
 
     async def call(self, name: str, act: Callable[[], Any]) -> Any:
         """One statement and its answer."""
@@ -164,6 +165,7 @@ class Wired:
             raise
         finally:
             self._late -= 1
+            self._give_back()
 
     def _arrive(self, name: str, act: Callable[[], Any]) -> None:
         """A message that nobody waits for any more."""
@@ -192,8 +194,7 @@ class Wired:
             self._asking = None
             asking.task.exception()
             self._network.settled(name)
-            if self._cut:
-                self._give_back()
+            self._give_back()
             if not future.done():
                 future.set_result(None)
 
@@ -202,7 +203,9 @@ class Wired:
         await future
 
     def _give_back(self) -> None:
-        if self._cut and self._asking is None:
+        """Give the session back once it is closed and nothing is on its way in it any more."""
+        if self._cut and not self._returned and not self._late and self._asking is None:
+            self._returned = True
             self._network.arena.take_back(self.real)
             self._network.settled("drop")
 
@@ -242,10 +245,22 @@ def reach(wired: Wired, real: Any, name: str) -> Any:
         return attribute
 
     async def ask(*args: Any, **named: Any) -> Any:
-        result = await wired.call(name, lambda: attribute(*args, **named))
+        if name in _ONCE:
+            result = await wired.call(name, lambda: _once(real, name, args, named))
+        else:
+            result = await wired.call(name, lambda: attribute(*args, **named))
         return _Made(wired, result) if name == "prepare" else result
 
     return ask
+
+
+async def _once(real: Any, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """What has no effect but on the session itself is done once in it: sessions are used again."""
+    done: dict[Any, Any] = _DONE.setdefault(real, {})
+    key = (name, args[0])
+    if key not in done:
+        done[key] = await getattr(real, name)(*args, **named)
+    return done[key]
 
 
 def _outcome(task: asyncio.Future[Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from app.core import ids
+from tests.simulation.arena import Arena
 from tests.simulation.catalogue import Catalogue
 from tests.simulation.client import Call
 from tests.simulation.control import ControlHost
@@ -16,8 +17,8 @@ from tests.simulation.engine import Engines
 from tests.simulation.hosts import GatewayHost, Host, MachineClock, SettlerHost
 from tests.simulation.loop import Process, SimLoop, current_process
 from tests.simulation.plan import Plan
-from tests.simulation.arena import Arena
 from tests.simulation.trace import Trace
+from tests.simulation.troubles import Troubles
 from tests.simulation.watch import Watch
 from tests.simulation.wire import Network, Wired
 
@@ -27,7 +28,7 @@ _CALLS_S, _STOP_S, _SETTLE_S = 40.0, 30.0, 90.0
 
 
 class World:
-    """Everything that one run consists of.   findings: what went wrong, in words, as far as seen on the way."""
+    """Everything that one run consists of.   findings: what went wrong, in words, as seen on the way."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class World:
     ) -> None:
         self.plan = plan
         self.arena = arena
-        self.loop = SimLoop(Random(f"{plan.seed}:loop"))
+        self.loop = SimLoop(Random(f"{plan.seed}:loop"))  # type: ignore[abstract]
         self.trace = Trace(self.loop.time, show=show)
         self.clock = MachineClock(self.loop)
         self.disk = Disk(folder, rng=Random(f"{plan.seed}:disk"), trace=self.trace)
@@ -137,8 +138,6 @@ class World:
         return True
 
     async def _course(self) -> None:
-        from tests.simulation.troubles import Troubles
-
         await self.control.do(self.catalogue.open_wallets)
         for host in (*self.gateways, self.settler):
             host.start()

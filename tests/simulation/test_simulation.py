@@ -1,0 +1,61 @@
+"""Whole runs under a seed: no law breaks, and a run can be repeated exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.database import Server
+from tests.simulation.arena import Arena
+from tests.simulation.outcome import ZEROS, total
+from tests.simulation.plan import Death, plan_of
+from tests.simulation.run import arena_on, simulate
+
+_SEEDS = range(1, 13)
+_CROWDED = 3
+
+
+@pytest.fixture(scope="module")
+def arena(database_server: Server, _template: str) -> Iterator[Arena]:
+    with arena_on(database_server, template=_template) as opened:
+        yield opened
+
+
+def test_no_law_breaks_whatever_dies(arena: Arena) -> None:
+    sum_ = total()
+    for seed in _SEEDS:
+        sum_.add(simulate(seed, database=arena))
+    again = "".join(f"\npython -m tests.simulation --seed {seed} --trace" for seed in sum_.failed_seeds)
+    assert sum_.ok, "\n".join(sum_.findings[:30]) + again
+    assert sum_.delivered_to_the_end
+    assert sum_.deaths
+
+
+def test_a_seed_is_the_same_run_each_time(arena: Arena) -> None:
+    first, second = (simulate(_CROWDED, database=arena) for _ in range(2))
+    assert first == second
+    assert first.digest != simulate(_CROWDED + 1, database=arena).digest
+
+
+@pytest.mark.parametrize("kind", ["step", "torn", "written", "sync", "synced", "call", "called"])
+def test_a_gateway_may_die_at_any_moment(arena: Arena, kind: str) -> None:
+    deaths = (Death("gateway-0", kind, 9, power=kind in ("written", "sync"), back_s=0.1),)
+    outcome = simulate(20, database=arena, plan=replace(plan_of(20), calm=False, deaths=deaths))
+    assert outcome.deaths == 1
+    assert outcome.ok, outcome.findings
+
+
+@pytest.mark.parametrize("number", [25, 40, 55])
+def test_a_settler_may_die_in_the_middle_of_a_transaction(arena: Arena, number: int) -> None:
+    deaths = tuple(Death("settler", kind, number, power=False, back_s=0.1) for kind in ("call", "called"))
+    outcome = simulate(10, database=arena, plan=replace(plan_of(10), calm=False, deaths=deaths))
+    assert outcome.deaths == 2
+    assert outcome.ok, outcome.findings
+
+
+def test_every_count_of_what_must_not_be_is_compared() -> None:
+    numbers = total().numbers()
+    assert set(ZEROS) <= numbers.keys()
+    assert not any(numbers.values())
