@@ -24,7 +24,7 @@ from billing.reconcile.service import Reconciled, Terms, reconcile
 
 RECONCILE = "steelyard.reconcile"
 
-_gaps = Gauge("steelyard_reconcile_gaps", "Gaps between two books that stand.", ("pair",))
+_gaps = Gauge("steelyard_reconcile_gaps", "Gaps between two books that stand unacknowledged.", ("pair",))
 _unexplained = Gauge(
     "steelyard_reconcile_unexplained_tokens",
     "Tokens of today and yesterday in which an engine's counters and its events differ without explanation.",

@@ -35,7 +35,7 @@ from billing.reconcile.model import (
 from billing.reconcile.set_aside import cells_set_aside
 
 LONGEST = timedelta(hours=2)
-"""From admission to settlement: several attempts of ten minutes each, and their queue."""
+"""From admission to settlement: several attempts of ten minutes each, and their queue; else the lag."""
 OLDEST_BASE = timedelta(days=7)
 """A reading before the day is its beginning, if it is not older than that."""
 FINAL_AFTER = timedelta(hours=6)
@@ -151,8 +151,8 @@ async def compare(
     ]
     # Both meters mostly have one window: its events are looked at once.
     windows = list(dict.fromkeys(span.window for span in spans))
-    cells = await _cells(connection, windows, slack=slack)
-    is_final = now >= bounds(day)[1] + FINAL_AFTER
+    cells = await _cells(connection, windows, slack=slack, longest=max(LONGEST, lag))
+    is_final = now >= bounds(day)[1] + max(FINAL_AFTER, lag)
     days = [_day(span, cells[span.window], day=day, is_final=is_final) for span in spans]
     return [each for each in days if each.readings or each.requests]
 
@@ -183,13 +183,15 @@ def _span(engine: Engine, meter: EngineMeter, *, readings: Sequence[Reading], da
 
 
 async def _cells(
-    connection: AsyncConnection, windows: Sequence[Window], *, slack: timedelta
+    connection: AsyncConnection, windows: Sequence[Window], *, slack: timedelta, longest: timedelta
 ) -> Mapping[Window, list[Cell]]:
     """The events of all windows, summed by what is alike."""
     cells: dict[Window, list[Cell]] = defaultdict(list)
     if not windows:
         return cells
-    for row in (await connection.execute(_CELLS, _parameters(windows, slack=slack))).mappings():
+    for row in (
+        await connection.execute(_CELLS, _parameters(windows, slack=slack, longest=longest))
+    ).mappings():
         cells[windows[row["number"] - 1]].append(
             Cell(
                 place=Place(row["place"]),
@@ -206,7 +208,7 @@ async def _cells(
     return cells
 
 
-def _parameters(windows: Sequence[Window], *, slack: timedelta) -> dict[str, Any]:
+def _parameters(windows: Sequence[Window], *, slack: timedelta, longest: timedelta) -> dict[str, Any]:
     holes = [(number, hole) for number, window in enumerate(windows, 1) for hole in window.holes]
     return {
         "backends": [window.engine.backend_id for window in windows],
@@ -217,7 +219,7 @@ def _parameters(windows: Sequence[Window], *, slack: timedelta) -> dict[str, Any
         "hole_begins": [begins for _, (begins, _) in holes],
         "hole_ends": [ends for _, (_, ends) in holes],
         "slack": slack,
-        "earliest": min(window.begins_at for window in windows) - LONGEST,
+        "earliest": min(window.begins_at for window in windows) - longest,
         "latest": max(window.ends_at for window in windows) + slack,
     }
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 
-from sqlalchemy import ColumnElement, Row, delete, exists, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, func, null, or_, select, text, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.core.errors import Rejected, RejectReason
 from app.core.ids import BackendId
 from billing.reconcile.days import bounds, day_of
 from billing.reconcile.model import EngineDay, Gap, Pair, Proof, Reading
@@ -108,10 +109,29 @@ async def open_gaps(
     return (await connection.execute(query.order_by(gap.id).limit(limit))).all()
 
 
-async def open_counts(connection: AsyncConnection) -> dict[str, int]:
-    """How many gaps stand, by pair."""
+async def acknowledge(
+    connection: AsyncConnection, gap_id: int, *, by: str, because: str, now: datetime
+) -> Row[tuple[object, ...]]:
+    """A gap that stands, marked as looked into: it is shown and no longer alarms, until its numbers change.
+
+    Raises Rejected (404) if no such gap stands.
+    """
     gap = reconcile_gap.c
-    query = select(gap.pair, func.count()).where(gap.resolved_at.is_(None)).group_by(gap.pair)
+    marked = {"acknowledged_at": now, "acknowledged_by": by, "acknowledged_because": because}
+    statement = update(reconcile_gap).where(gap.id == gap_id, gap.resolved_at.is_(None)).values(marked)
+    found: Row[tuple[object, ...]] | None = (
+        await connection.execute(statement.returning(reconcile_gap))
+    ).one_or_none()
+    if found is None:
+        raise Rejected(RejectReason.NOT_FOUND, "no such gap stands", status=404, id=gap_id)
+    return found
+
+
+async def open_counts(connection: AsyncConnection) -> dict[str, int]:
+    """How many gaps stand that nobody acknowledged, by pair."""
+    gap = reconcile_gap.c
+    standing = (gap.resolved_at.is_(None), gap.acknowledged_at.is_(None))
+    query = select(gap.pair, func.count()).where(*standing).group_by(gap.pair)
     return {pair: int(count) for pair, count in await connection.execute(query)}
 
 
@@ -177,8 +197,15 @@ def _seen(gap: Gap, *, day: date | None, now: datetime) -> Insert:
         last_seen_at=now,
     )
     changing = ("left_value", "right_value", "explanation", "last_seen_at")
+    told, known = statement.excluded, reconcile_gap.c
+    is_same = and_(
+        known.left_value.is_not_distinct_from(told.left_value),
+        known.right_value.is_not_distinct_from(told.right_value),
+    )
+    acknowledged = ("acknowledged_at", "acknowledged_by", "acknowledged_because")
     return statement.on_conflict_do_update(
         index_elements=["pair", "day", "scope", "unit", "kind"],
-        index_where=reconcile_gap.c.resolved_at.is_(None),
-        set_={name: statement.excluded[name] for name in changing},
+        index_where=known.resolved_at.is_(None),
+        set_={name: told[name] for name in changing}
+        | {name: case((is_same, known[name]), else_=null()) for name in acknowledged},
     )

@@ -91,6 +91,9 @@ reconcile_gap = Table(
     Column("first_seen_at", _MOMENT, nullable=False),
     Column("last_seen_at", _MOMENT, nullable=False),
     Column("resolved_at", _MOMENT),
+    Column("acknowledged_at", _MOMENT),
+    Column("acknowledged_by", Text),
+    Column("acknowledged_because", Text),
     Index(
         "reconcile_gap_open",
         "pair",

@@ -89,7 +89,8 @@ CREATE TABLE reconcile_proof (
   UNIQUE NULLS NOT DISTINCT (pair, day)
 );
 
--- Where two books differ. It is never deleted: once a later proof no longer finds it, it is resolved.
+-- Where two books differ. It is never deleted: once a later proof no longer finds it, it is resolved. What a
+-- person has looked into and can't be mended is acknowledged, as long as it stays what it was.
 CREATE TABLE reconcile_gap (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   pair text NOT NULL,
@@ -105,7 +106,12 @@ CREATE TABLE reconcile_gap (
   explanation text NOT NULL,
   first_seen_at timestamptz NOT NULL,
   last_seen_at timestamptz NOT NULL,
-  resolved_at timestamptz
+  resolved_at timestamptz,
+  acknowledged_at timestamptz,
+  acknowledged_by text COLLATE "C",
+  acknowledged_because text,
+  CHECK ((acknowledged_at IS NULL) = (acknowledged_by IS NULL)
+    AND (acknowledged_at IS NULL) = (acknowledged_because IS NULL))
 );
 CREATE UNIQUE INDEX reconcile_gap_open ON reconcile_gap (pair, day, scope, unit, kind) NULLS NOT DISTINCT
   WHERE resolved_at IS NULL;
@@ -118,8 +124,8 @@ DO $$ BEGIN
     GRANT SELECT, INSERT, DELETE ON engine_reading TO steelyard_app;
     GRANT SELECT, INSERT, UPDATE ON engine_day, reconcile_proof TO steelyard_app;
     GRANT SELECT, INSERT ON reconcile_gap TO steelyard_app;
-    GRANT UPDATE (left_value, right_value, explanation, last_seen_at, resolved_at) ON reconcile_gap
-      TO steelyard_app;
+    GRANT UPDATE (left_value, right_value, explanation, last_seen_at, resolved_at, acknowledged_at,
+      acknowledged_by, acknowledged_because) ON reconcile_gap TO steelyard_app;
   END IF;
 END $$;
 """

@@ -16,7 +16,7 @@ import typer
 from app.cli.api import Api, connect
 from app.cli.errors import usage_error
 from app.cli.options import DEFAULT_DATA_DIR, AsJson, DataDir, noun, verb
-from app.cli.present import hint, print_json, print_table
+from app.cli.present import hint, print_json, print_table, show_record
 
 verbs = noun(
     "verify",
@@ -56,7 +56,14 @@ ENGINES = {
     "billed": "billed",
     "state": "state",
 }
-GAPS = {"pair": "gap in", "day": "day", "kind": "kind", "difference": "difference", "what": "what"}
+GAPS = {
+    "id": "gap",
+    "pair": "between",
+    "day": "day",
+    "kind": "kind",
+    "difference": "difference",
+    "what": "what",
+}
 _UNITS = {"picos": "picos", "tokens": "tokens", "records": "records"}
 
 
@@ -91,6 +98,27 @@ def books(
     if not days:
         raise usage_error(f"{last} is before {first}", remedy="name the days in their order")
     return _verify(days, lag_s=lag_s, as_json=as_json, data_dir=data_dir)
+
+
+@verb(
+    verbs,
+    "acknowledge",
+    'steelyard verify acknowledge 12 "the engine was warmed up by hand"',
+    'steelyard verify acknowledge 12 "a test around the gateway" --json',
+    'steelyard verify acknowledge 12 "credited to the tenant" --data-dir /srv/steelyard',
+)
+def acknowledge(
+    gap: Annotated[int, typer.Argument(min=1, help="Number of the gap.")],
+    because: Annotated[str, typer.Argument(help="What was found out.")],
+    *,
+    as_json: AsJson = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Say that a gap was looked into: it stays on record and alarms again only if its numbers change."""
+    with connect(data_dir) as api:
+        show_record(
+            api.post(f"/reconciliation/gaps/{gap}/acknowledge", {"because": because}), as_json=as_json
+        )
 
 
 def _verify(days: Sequence[date], *, lag_s: int | None, as_json: bool, data_dir: Path) -> int:
@@ -133,7 +161,8 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
-    gaps, untold = len(report["gaps"]), sum(day["state"] == "unknown" for day in report["engines"])
+    gaps = sum(not gap.get("acknowledged_at") for gap in report["gaps"])
+    untold = sum(day["state"] == "unknown" for day in report["engines"])
     said = "✓ all agree" if report["agree"] else f"✗ {gaps} gap{'s' if gaps != 1 else ''}"
     return f"{said}; of {untold} engine counts nothing is known (yet)" if untold else said
 
@@ -161,12 +190,14 @@ def _engine(day: Mapping[str, Any]) -> list[str]:
 
 def _gap(gap: Mapping[str, Any]) -> list[str]:
     difference = f"{gap['difference']} {_UNITS.get(gap['unit'], gap['unit'])}"
+    seen = f" (acknowledged: {gap['acknowledged_because']})" if gap.get("acknowledged_at") else ""
     return [
+        str(gap["id"]),
         PAIRS.get(gap["pair"], gap["pair"]),
         gap["day"] or "now",
         gap["kind"].replace("_", " "),
         difference,
-        f"{gap['scope']}: {gap['explanation']}",
+        f"{gap['scope']}: {gap['explanation']}{seen}",
     ]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping
 from app.catalog.engines import list_engines
 from app.control.call import Call, Reads, Writes
 from app.control.edge import Edge
-from app.control.schemas import Out
+from app.control.schemas import In, Out
 from app.control.views.routes import router
 from app.core.settings import settings
 from app.identity.errors import invalid
@@ -52,6 +52,7 @@ class ProofOut(Out):
 class GapOut(Out):
     """Where two books differ: `left` and `right` in the order of the pair's name; null: nothing at all."""
 
+    id: int
     pair: str
     day: date | None
     kind: str
@@ -66,6 +67,9 @@ class GapOut(Out):
     model_id: str | None
     first_seen_at: datetime
     last_seen_at: datetime
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    acknowledged_because: str | None
 
 
 class ShareOut(Out):
@@ -108,8 +112,12 @@ class EngineDayOut(Out):
         return [{**share, "meaning": WORDS.get(share["kind"], "")} for share in shares]
 
 
+class AcknowledgeIn(In):
+    because: Annotated[str, Field(min_length=1, max_length=500, description="What was found out.")]
+
+
 class ReportOut(Out):
-    """What is known of the days from `first` to `last`, both included. `agree`: no gap stands."""
+    """What is known of the days from `first` to `last`, both included. `agree`: no gap stands unseen."""
 
     first: date
     last: date
@@ -165,12 +173,25 @@ async def reconcile_day(
     return await _report(call, Asked(day, day))
 
 
+@api.post("/reconciliation/gaps/{gap_id}/acknowledge", summary="Say that a gap was looked into")
+async def acknowledge_gap(
+    gap_id: Annotated[int, Path(ge=1, lt=1 << 63)],
+    body: AcknowledgeIn,
+    call: Annotated[Call, Depends(Writes(Scope.CREDIT_WRITE))],
+) -> GapOut:
+    row = await repository.acknowledge(
+        call.connection, gap_id, by=call.actor.id, because=body.because, now=call.now
+    )
+    call.trail.note("reconciliation.acknowledge", str(gap_id), after={"because": body.because})
+    return _gap(row._mapping)
+
+
 async def _report(call: Call, asked: Asked) -> ReportOut:
     gaps = await repository.open_gaps(call.connection, asked, limit=MOST_GAPS)
     return ReportOut(
         first=asked.first,
         last=asked.last,
-        agree=not gaps,
+        agree=all(gap._mapping["acknowledged_at"] for gap in gaps),
         proofs=[ProofOut.model_validate(row) for row in await repository.list_proofs(call.connection, asked)],
         engines=[
             EngineDayOut.model_validate(row) for row in await repository.list_days(call.connection, asked)

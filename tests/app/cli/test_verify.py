@@ -22,6 +22,7 @@ DAY = {
     "state": "reconciled",
 }
 GAP = {
+    "id": 7,
     "pair": "events_ledger",
     "day": "2026-12-01",
     "kind": "amount_differs",
@@ -94,3 +95,14 @@ def test_days_are_proven_one_by_one_in_their_order(steelyard: Steelyard, control
     assert control.asked[10].path == "/reconciliation/2026-12-01?pair=journal_events"
     assert steelyard("verify", "books", "--from", "2026-12-01", "--to", "2026-11-30").code == 2
     assert steelyard("verify", "books", "--from", "yesterday").code == 2
+
+
+def test_a_gap_is_acknowledged_with_its_reason(steelyard: Steelyard, control: FakeControl) -> None:
+    seen = {**GAP, "acknowledged_at": "2026-12-01T10:00:00Z", "acknowledged_because": "a test"}
+    control.gives("POST /reconciliation/gaps/7/acknowledge", seen)
+    assert steelyard("verify", "acknowledge", "7", "a test").code == 0
+    assert control.asked[-1].body == {"because": "a test"}
+    proven(control, "2026-12-01", gaps=[seen])
+    result = steelyard("verify", "books", "--from", "2026-12-01")
+    assert result.code == 0
+    assert "(acknowledged: a test)" in result.out

@@ -65,6 +65,30 @@ async def test_a_gap_keeps_when_it_was_first_seen_until_it_is_resolved(world: Wo
     assert tenant["id"]
 
 
+async def test_an_acknowledged_gap_stays_on_record_and_alarms_again_once_its_numbers_change(
+    world: World,
+) -> None:
+    await world.tenant("Acme")
+    await _owner(world, "UPDATE allowance SET spent = 12")
+    prove = f"/reconciliation/{DAY}?pair=ledger_wallets"
+    (gap,) = (await world.made(prove))["gaps"]
+    seen = await world.made(f"/reconciliation/gaps/{gap['id']}/acknowledge", {"because": "a test"})
+    assert (seen["acknowledged_because"], seen["difference"]) == ("a test", "12")
+    world.clock.advance(60)
+    again = await world.made(prove)
+    assert (again["agree"], [each["acknowledged_because"] for each in again["gaps"]]) == (True, ["a test"])
+    await _owner(world, "UPDATE allowance SET spent = 13")
+    world.clock.advance(60)
+    changed = await world.made(prove)
+    assert (changed["agree"], [each["acknowledged_because"] for each in changed["gaps"]]) == (False, [None])
+    missing = await world.operator.post(
+        "/api/v1/reconciliation/gaps/999/acknowledge", json={"because": "nothing"}
+    )
+    assert missing.status_code == 404
+    log = (await world.operator.get("/api/v1/audit-log?limit=1")).json()["data"]
+    assert (log[0]["action"], log[0]["after"]) == ("reconciliation.acknowledge", {"because": "a test"})
+
+
 async def test_only_days_that_have_begun_can_be_reconciled(world: World) -> None:
     answer = await world.operator.post("/api/v1/reconciliation/2026-09-22", json={})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "day")
