@@ -21,6 +21,7 @@ from billing.metering.policy import billed
 from billing.rating.model import Rates, bound, cost
 
 _DEPOSIT = 10_000_000 * PICOS_PER_UNIT
+_MODELS_PER_KEY = 2
 _OUTCOMES = (Outcome.COMPLETED,) * 18 + (Outcome.CLIENT_CANCELLED, Outcome.ENGINE_FAILED)
 _ENDPOINTS = ("chat.completions", "completions", "embeddings")
 _METERS = ("input", "input_cached", "input_cache_write", "output")
@@ -156,8 +157,9 @@ async def _price_list(
 
 def admission(market: Market, *, at_ms: int, draw: random.Random) -> Admitted:
     """A request of some key for some model."""
-    buyer = draw.choice(market.buyers)
-    number = draw.randrange(len(market.models))
+    place = draw.randrange(len(market.buyers))
+    buyer = market.buyers[place]
+    number = (place + draw.randrange(_MODELS_PER_KEY)) % len(market.models)
     model_id, rates = market.models[number]
     input_bound, output_bound = draw.randrange(200, 6000), draw.choice((128, 512, 4096))
     hold = bound(input_tokens=input_bound, output_tokens=output_bound, rates=rates)

@@ -102,7 +102,10 @@ class Course:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest settlement happened that is not posted, as far as the file has been read."""
+        """When the oldest settlement happened that is not posted; None if all that was there is.
+
+        Between two readings it is that of the last one posted: what follows has not been looked at.
+        """
         for chunk in self._chunks:
             for entry in chunk.entries:
                 match entry:
@@ -110,7 +113,7 @@ class Course:
                         return settled.at_ms
                     case Refusal(refused=refused):
                         return refused.at_ms
-        return self._last_ms if self.tail.more else None
+        return self._last_ms
 
     async def catch_up(self) -> None:
         """Read and post what there is, reading the next chunk while the database takes this one.
@@ -127,6 +130,7 @@ class Course:
             finally:
                 going = ahead is not None and await ahead
         await self._post_chunks()
+        self._last_ms = None
 
     async def post_all(self, entries: list[Entry]) -> None:
         """Post entries that no reading gave."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,6 +223,35 @@ async def test_the_lag_is_the_age_of_the_oldest_settlement_that_is_not_posted(
         await blocking.exec_driver_sql("ALTER TABLE hidden RENAME TO usage_event")
     assert await settler.look() == 1
     assert settler.health()[1]["lag_ms"] == 0
+
+
+async def test_the_lag_does_not_vanish_between_what_was_read_before_an_outage_and_what_was_not(
+    shop: Shop, tmp_path: Path
+) -> None:
+    lags: list[int] = []
+
+    async def run_blocking(work: Any, *arguments: Any, **named: Any) -> Any:
+        lags.append(settler.health()[1]["lag_ms"])
+        return work(*arguments, **named)
+
+    incarnation_id = await shop.incarnation()
+    first, second = shop.catalogue.admitted(), shop.catalogue.admitted()
+    writer = await journals.live(tmp_path, incarnation_id, first, settled(first), clock=shop.clock)
+    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock, run_blocking=run_blocking)
+    async with shop.owner.begin() as blocking:
+        await blocking.exec_driver_sql("ALTER TABLE usage_event RENAME TO hidden")
+    with pytest.raises(REFUSALS, match="usage_event"):
+        await settler.look()
+    async with shop.owner.begin() as blocking:
+        await blocking.exec_driver_sql("ALTER TABLE hidden RENAME TO usage_event")
+    await journals.add(writer, second, settled(second))
+    lags.clear()
+    assert await settler.look() == 2
+    listing, reading, *_ = lags
+    assert listing == reading == shop.clock.now_ms() - (NOW_MS + 1500)
+    assert settler.health()[1]["lag_ms"] == 0
+    settler.close()
+    await writer.close()
 
 
 async def test_a_dead_process_request_is_lost_with_its_furthest_reading(shop: Shop, tmp_path: Path) -> None:
