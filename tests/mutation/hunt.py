@@ -1,4 +1,4 @@
-"""Hunts mutants: each in a process of its own, by the simulator or by the tests that concern it."""
+"""Hunts mutants: each in a process of its own, by the simulator, then by the tests that concern it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ PATIENCE_S = 900.0
 """Longest hunt for one mutant: a run that hangs in earnest proves nothing."""
 _CAUGHT, _SURVIVED = 1, 0
 _END_S = 10.0
+_REPLAYS = ("journal_copied", "position_back")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ class Hunter:
     async def hunt(self, mutant: Mutant) -> Verdict:
         """Look for what a mutant breaks. Raises Unhuntable if the hunter itself broke."""
         started = monotonic()
-        caught = await (self._test(mutant, mutant.tests) if mutant.tests else self._hunt_by_seeds(mutant))
+        caught = await self._hunt_by_seeds(mutant)
+        if caught is None and mutant.tests:
+            caught = await self._test(mutant, mutant.tests)
         verdict = Verdict(mutant.name, mutant.does, took_s=round(monotonic() - started, 1))
         if caught is None:
             return verdict
@@ -130,9 +133,14 @@ def seeds_of(stir: Stir, *, most: int) -> Iterator[int]:
         "anything": lambda plan: True,
         "power": lambda plan: any(death.power for death in plan.deaths),
         "settler": lambda plan: any(death.who == "settler" for death in plan.deaths),
+        "statement": lambda plan: any(
+            death.who == "settler" and death.kind in ("call", "called") for death in plan.deaths
+        ),
         "gateway": lambda plan: any(death.who.startswith("gateway") for death in plan.deaths),
         "price": lambda plan: any(trouble.what == "price" for trouble in plan.troubles),
         "choices": lambda plan: any(wish.body.get("n", 1) > 1 for wish in plan.calls),
+        "replay": lambda plan: any(trouble.what in _REPLAYS for trouble in plan.troubles),
+        "nothing": lambda plan: False,
     }
     return (seed for seed in range(1, most + 1) if happens[stir](plan_of(seed)))
 

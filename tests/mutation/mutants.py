@@ -36,8 +36,9 @@ ALL = (
             Patch(
                 "app.gateway.settle",
                 "        desk.journal.settle(settled, durable)\n",
-                "        asyncio.get_running_loop().call_soon(durable, True)\n"
-                "        desk.journal.settle(settled, lambda _: None)\n",
+                "        loop = asyncio.get_running_loop()\n"
+                "        loop.call_soon(durable, True)\n"
+                "        loop.call_later(0.05, desk.journal.settle, settled, lambda _: None)\n",
             ),
         ),
         stirred_by="gateway",
@@ -52,6 +53,7 @@ ALL = (
                 "answer([(each, True) for each in waiting])",
             ),
         ),
+        stirred_by="power",
         tests=("tests/billing/journal/test_writer.py::test_a_disk_that_can_not_sync_is_not_trusted_again",),
     ),
     Mutant(
@@ -65,6 +67,9 @@ ALL = (
             ),
         ),
         stirred_by="power",
+        tests=(
+            "tests/billing/journal/test_damage.py::test_after_a_failed_sync_nothing_is_read_but_from_a_durable_copy",
+        ),
     ),
     Mutant(
         "admits_without_a_record",
@@ -117,6 +122,7 @@ ALL = (
         "forgets_progress",
         "a lost request is settled as if nobody had counted it",
         (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
+        stirred_by="gateway",
         tests=(
             "tests/billing/journal/test_settler.py::test_a_dead_process_request_is_lost_with_its_furthest_reading",
         ),
@@ -137,6 +143,7 @@ ALL = (
             ),
             Patch("billing.quota.leases", "lease.pending -= amount\n", "lease.pending -= 0\n"),
         ),
+        stirred_by="power",
         tests=(
             "tests/billing/quota/test_leases.py::test_what_a_settlement_frees_is_admitted_from_at_once_and_returned_when_durable",
         ),
@@ -152,6 +159,9 @@ ALL = (
             ),
         ),
         stirred_by="settler",
+        tests=(
+            "tests/billing/journal/test_settler.py::test_a_restarted_settler_reads_again_from_the_oldest_open_request",
+        ),
     ),
     Mutant(
         "advances_before_it_posts",
@@ -165,7 +175,10 @@ ALL = (
                 "    poster = _Poster(connection,",
             ),
         ),
-        stirred_by="settler",
+        stirred_by="statement",
+        tests=(
+            "tests/billing/journal/test_halving.py::test_a_settler_killed_anywhere_in_the_halving_posts_and_parks_each_record_once",
+        ),
     ),
     Mutant(
         "rolls_up_apart",
@@ -179,7 +192,7 @@ ALL = (
                 "        return sum(unleased.values())\n",
             ),
         ),
-        stirred_by="settler",
+        stirred_by="statement",
     ),
     Mutant(
         "spends_apart",
@@ -191,7 +204,7 @@ ALL = (
                 f"        {_SPLIT}unleased = await authority.post(",
             ),
         ),
-        stirred_by="settler",
+        stirred_by="statement",
     ),
     Mutant(
         "updates_on_conflict",
@@ -203,18 +216,20 @@ ALL = (
                 "ON CONFLICT (request_id) DO UPDATE SET posted_at = EXCLUDED.posted_at RETURNING request_id",
             ),
         ),
-        stirred_by="settler",
+        stirred_by="replay",
     ),
     Mutant(
         "forgets_the_payload_hash",
         "a second settlement that says otherwise passes for a repeat",
         (Patch("billing.journal.conflicts", "!= charge.payload_hash", "== b''"),),
+        stirred_by="nothing",
         tests=(_SET_ASIDE + "test_a_second_settlement_that_says_otherwise_is_a_conflict_not_a_charge",),
     ),
     Mutant(
         "parks_without_holds",
         "what is set aside holds nothing of its wallet",
         (Patch("billing.journal.rows", '"holds": holds,', '"holds": [],'),),
+        stirred_by="nothing",
         tests=(_SET_ASIDE + "test_each_flawed_record_is_parked_and_every_other_one_is_posted",),
     ),
     Mutant(
@@ -227,17 +242,19 @@ ALL = (
                 "",
             ),
         ),
+        stirred_by="nothing",
         tests=(_SET_ASIDE + "test_a_corrupt_frame_costs_no_other_record_and_keeps_its_incarnation_open",),
     ),
     Mutant(
         "closes_before_it_posts",
-        "a dead process' leases are returned before its last requests are posted",
+        "a dead process' leases are returned before the end of its journal is posted",
         (
-            Patch("billing.journal.burial", "    await course.post_all([*lost])\n", ""),
             Patch(
-                "billing.journal.burial",
-                "    return not damaged\n",
-                "    await course.post_all([*lost])\n    return not damaged\n",
+                "billing.journal.settler",
+                "        before = course.events\n        await course.catch_up()\n",
+                "        before = course.events\n"
+                "        if not await self._desk.run_blocking(course.tail.try_bury):\n"
+                "            await course.catch_up()\n",
             ),
         ),
         stirred_by="gateway",

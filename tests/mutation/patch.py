@@ -12,8 +12,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal
 
-Stir = Literal["anything", "power", "settler", "gateway", "price", "choices"]
-"""A cut of power, the death of a settler or of a gateway, another price, n > 1."""
+Stir = Literal[
+    "anything", "power", "settler", "statement", "gateway", "price", "choices", "replay", "nothing"
+]  # fmt: skip
+"""A cut of power; the death of a settler, of one at a statement, of a gateway; another price; n > 1; a
+journal that is read again."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -35,7 +38,7 @@ class Mutant:
     """The product with one fault in it.
 
     does: what is wrong with it, in words.   stirred_by: what has to happen in a simulated run, so that it
-    can show.   tests: the tests that have to notice, where a simulation is no place to.
+    can show.   tests: those that have to notice where no simulated run does.
     """
 
     name: str
