@@ -87,9 +87,6 @@ async def _victim(world: World) -> Victim:
         "request_id": request_id,
         "member_id": me,
         "token_id": "tok_" + "0" * 32,
-        "day": "2001-02-03",
-        "parked_id": "987654321",
-        "incarnation_id": "inc_" + "0" * 32,
     }
     words = {"Victim", "victim-", "Secret terms", "123.456", "10.9.8.7", key["key"]}
     return Victim(ids, frozenset(ids.values()) | words)
