@@ -142,7 +142,7 @@ class Arena:
     def take_back(self, connection: Any) -> None:
         """Forget the session: roll back, drop what it made, keep it for the next one."""
         assert connection not in self._idle, "a session is given back once"
-        if connection.is_closed():
+        if connection.is_closed() or self._loop.is_closed():
             return
         self.do(connection.reset())
         self.do(connection.execute("DISCARD TEMP"))

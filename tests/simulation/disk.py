@@ -90,19 +90,8 @@ class Disk:
 
     def _read(self, tail: JournalTail) -> Any:
         """Read, and see whether it synced."""
-        synced = False
-
-        def watch(_frame: Any, event: str, argument: Any) -> None:
-            nonlocal synced
-            synced = synced or (event == "c_call" and argument in (os.fdatasync, os.fsync))
-
-        before = sys.getprofile()
-        sys.setprofile(watch)
-        try:
-            size = tail.path.stat().st_size if tail.path.exists() else 0
-            frames = tail.read()
-        finally:
-            sys.setprofile(before)
+        size = tail.path.stat().st_size if tail.path.exists() else 0
+        frames, synced = _watched(tail.read)
         if synced:
             self.synced[tail.path] = max(self.synced.get(tail.path, 0), size)
         return frames
@@ -133,12 +122,7 @@ class SimFile(JournalFile):
         self._process.moment("write")
         if self._disk.full:
             return self._write_some(pieces)
-        try:
-            self._process.moment("torn")
-        finally:
-            if self._process.dead:
-                data = b"".join(pieces)
-                os.write(self._descriptor, data[: self._disk.rng.randrange(len(data) or 1)])
+        self._tear(b"".join(pieces))
         written = super().write(pieces)
         self._disk.trace.note(self._process.name, "wrote", written, sum(map(len, pieces)))
         self._process.moment("written")
@@ -149,16 +133,23 @@ class SimFile(JournalFile):
             return False
         self._process.moment("sync")
         size = os.fstat(self._descriptor).st_size
-        done = super().sync()
-        if done:
+        done, synced = _watched(super().sync)
+        if synced:
             self._disk.synced[self.path] = size
         self._process.moment("synced")
-        return done
+        return bool(done)
 
     def close(self) -> None:
         if not self._process.dead:
             self._disk.let_go(self._process)
             super().close()
+
+    def _tear(self, data: bytes) -> None:
+        """The process may die within the write: a part of the bytes is in the file then."""
+        size = os.fstat(self._descriptor).st_size
+        os.write(self._descriptor, data[: self._disk.rng.randrange(len(data))])
+        self._process.moment("torn")
+        os.ftruncate(self._descriptor, size)
 
     def _write_some(self, pieces: Sequence[bytes]) -> int:
         """As much as the disk still takes."""
@@ -204,3 +195,20 @@ class SimSyncer:
         if self._busy:
             self._process.post_later(self._rng.random() * _SYNC_S, self._sync)
         answer([(each, durable) for each in group])
+
+
+def _watched(work: Callable[[], Any]) -> tuple[Any, bool]:
+    """What `work` returns, and whether it really asked the kernel to sync: nobody's word is taken for it."""
+    synced = False
+
+    def watch(_frame: Any, event: str, argument: Any) -> None:
+        nonlocal synced
+        synced = synced or (event == "c_call" and argument in (os.fdatasync, os.fsync))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        result = work()
+    finally:
+        sys.setprofile(before)
+    return result, synced

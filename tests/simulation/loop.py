@@ -27,6 +27,9 @@ _STEP_S = 0.0002
 """Longest time between a cause and the turn of the loop that it brings about."""
 _OWNER: ContextVar[Process] = ContextVar("simulated process")
 
+_RESTLESS: list[asyncio.Task[Any]] = []
+"""Tasks that would not end: to drop them would unwind them in the middle of a later run."""
+
 
 class Killed(BaseException):
     """The process died within this call: nothing that it does counts any more."""
@@ -229,6 +232,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._unwind(self.turns + most_turns)
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+        _RESTLESS.extend(self._tasks)
 
     def _unwind(self, most_turns: int) -> None:
         for task in self._tasks:

@@ -44,7 +44,13 @@ class Troubles:
 
     def _database_away(self, trouble: Trouble) -> None:
         self._world.network.go_away()
-        self._later(trouble, self._world.network.come_back)
+        self._later(trouble, self._database_back)
+
+    def _database_back(self) -> None:
+        """Who listens for news connects again, and reads everything anew."""
+        self._world.network.come_back()
+        for host in self._world.gateways:
+            host.hear("catalogue:")
 
     def _disk_full(self, trouble: Trouble) -> None:
         disk = self._world.disk
@@ -64,7 +70,9 @@ class Troubles:
 
     def _news_lost(self, trouble: Trouble) -> None:
         gateways = self._world.gateways
-        gateways[trouble.which % len(gateways)].deaf_until = self._world.loop.time() + trouble.lasts_s
+        host = gateways[trouble.which % len(gateways)]
+        host.deaf_until = self._world.loop.time() + trouble.lasts_s
+        self._later(trouble, host.hear, "catalogue:")
 
     def _limit(self, trouble: Trouble) -> None:
         catalogue = self._world.catalogue

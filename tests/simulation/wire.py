@@ -30,7 +30,10 @@ _GONE = "connection was closed in the middle of operation"
 
 
 class Network:
-    """Between all processes and the database.   away: nobody gets through.   slow: share of late answers."""
+    """Between all processes and the database.
+
+    away: nobody gets through.   slow: share of late answers.   over: the run has ended.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Network:
         self.slow = 0.0
         self.open: list[Wired] = []
         self.asked = 0
+        self.over = False
 
     async def connect(self, process: Process) -> Wired:
         """A new connection of a process. Raises OSError while the database is away."""
@@ -108,6 +112,7 @@ class Wired:
         self._cut = False
         self._returned = False
         self._late = 0
+        self._flight: tuple[float, str, Callable[[], Any]] | None = None
         self._asking: Asking | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -130,7 +135,18 @@ class Wired:
         self._network.open.remove(self)
         if self._asking is not None and at_once:
             self._network.arena.break_off(self._asking)
+        flight, self._flight = self._flight, None
+        if flight is not None and not at_once:
+            self._leave_behind(*flight)
         self._give_back()
+
+    def _leave_behind(self, arrives: float, name: str, act: Callable[[], Any]) -> None:
+        """A message that its sender will not hear of any more. It may still arrive."""
+        network = self._network
+        if not network.over and network.rng.random() < 0.5:
+            self._late += 1
+            delay_s = max(arrives - network.loop.time(), 0)
+            network.loop.world.post_later(delay_s, self._arrive, name, act)
 
     async def call(self, name: str, act: Callable[[], Any]) -> Any:
         """One statement and its answer."""
@@ -151,21 +167,11 @@ class Wired:
         return asking.task.result()
 
     async def _travel(self, name: str, act: Callable[[], Any]) -> None:
-        """The way to the server. A message whose sender has given up may still arrive."""
-        network = self._network
-        delay_s = network.latency()
-        arrives = network.loop.time() + delay_s
-        self._late += 1
-        try:
-            await asyncio.sleep(delay_s)
-        except asyncio.CancelledError:
-            if not self.process.dead and network.rng.random() < 0.5:
-                self._late += 1
-                network.loop.world.post_later(max(arrives - network.loop.time(), 0), self._arrive, name, act)
-            raise
-        finally:
-            self._late -= 1
-            self._give_back()
+        """The way to the server."""
+        delay_s = self._network.latency()
+        self._flight = (self._network.loop.time() + delay_s, name, act)
+        await asyncio.sleep(delay_s)
+        self._flight = None
 
     def _arrive(self, name: str, act: Callable[[], Any]) -> None:
         """A message that nobody waits for any more."""

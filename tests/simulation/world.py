@@ -80,6 +80,7 @@ class World:
 
     def close(self) -> None:
         """Unwind what is left."""
+        self.network.over = True
         with ids.drawn_from(self._new_id):
             for process in self.loop.processes:
                 process.kill()
