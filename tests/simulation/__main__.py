@@ -12,6 +12,7 @@ import os
 import sys
 import time
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulation.arena import Arena
@@ -63,7 +64,7 @@ def _again(arena: Arena, seed: int, *, trace: bool) -> int:
 def _many(arena: Arena, seeds: range, *, as_json: bool) -> int:
     sum_, started = total(), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, transient=True) as progress:
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
         bar = progress.add_task("runs", total=len(seeds))
         for seed in seeds:
             outcome = simulate(seed, database=arena)
@@ -74,7 +75,9 @@ def _many(arena: Arena, seeds: range, *, as_json: bool) -> int:
             if len(sum_.failed_seeds) >= _MOST_FAILURES:
                 break
     if as_json:
-        print(json.dumps({**sum_.numbers(), "seconds": round(time.monotonic() - started, 1)}))
+        seconds = round(time.monotonic() - started, 1)
+        told = {"seconds": seconds, "failed_seeds": sum_.failed_seeds, "findings": sum_.findings[:50]}
+        print(json.dumps(sum_.numbers() | told))
     else:
         _print_sum(sum_)
         print(f"{sum_.runs} runs in {time.monotonic() - started:.0f} s")

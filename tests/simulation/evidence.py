@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from billing.journal.frames import unpack
-from billing.journal.model import Admitted, Progress, Reading, Settled, decode
+from billing.journal.model import Admitted, Progress, Reading, Record, Settled, decode
 from billing.metering.model import Usage
 
 if TYPE_CHECKING:
@@ -77,14 +77,17 @@ def _read_journals(world: World, evidence: Evidence) -> None:
     journals = {path.name: path for path in sorted(world.disk.folder.rglob("*.journal"))}
     for path in journals.values():
         for frame in unpack(path.read_bytes(), offset=0)[0]:
-            record = decode(frame.payload)
-            if isinstance(record, Admitted):
-                evidence.admitted[record.request_id].append(record)
-            elif isinstance(record, Settled):
-                evidence.settled[record.request_id].append(record)
-            elif isinstance(record, Progress):
-                for reading in record.readings:
-                    evidence.furthest[reading.request_id] = reading
+            _note(decode(frame.payload), evidence)
+
+
+def _note(record: Record, evidence: Evidence) -> None:
+    match record:
+        case Admitted():
+            evidence.admitted[record.request_id].append(record)
+        case Settled():
+            evidence.settled[record.request_id].append(record)
+        case Progress():
+            evidence.furthest |= {reading.request_id: reading for reading in record.readings}
 
 
 def _ms(moment: Any) -> int:
