@@ -13,7 +13,8 @@ from tests.faults.finding import Finding, Wrong
 from tests.faults.stack import Stack
 
 _EVERY_S = 0.1
-_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
+_AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+"""What a client of a database that is killed under it may meet."""
 _OVERDRAWN = """
 SELECT a.id, quota_available(a.id)::text FROM allowance a WHERE quota_available(a.id) < 0
 UNION ALL
@@ -40,8 +41,7 @@ class Witness:
             watch.cancel()
             with suppress(asyncio.CancelledError):
                 await watch
-            if self._connection is not None:
-                self._connection.terminate()
+            self._let_go()
 
     def look_at_journals(self) -> None:
         """Read them on, before their settler frees what it has posted."""
@@ -53,7 +53,7 @@ class Witness:
             try:
                 await self._look_at_limits()
             except _AWAY:
-                self._connection = None
+                self._let_go()
             await asyncio.sleep(_EVERY_S)
 
     async def _look_at_limits(self) -> None:
@@ -62,3 +62,8 @@ class Witness:
         for subject, so in await self._connection.fetch(_OVERDRAWN, timeout=5):
             self.findings.append(Finding(Wrong.NEGATIVE_BALANCES, subject, f"at one time {so}"))
         self.looks += 1
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
