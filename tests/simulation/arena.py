@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-import uvloop
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 _EPOCH_MS = 1_796_083_190_000
@@ -74,7 +73,7 @@ class Arena:
 
     def __init__(self, superuser_url: str, app_url: str) -> None:
         self.runs = 0
-        self._loop = uvloop.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_ignored)
         self._app_url = app_url
         self._idle: list[Any] = []

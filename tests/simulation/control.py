@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import asyncpg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Operation = Callable[[AsyncConnection], Awaitable[None]]
 _RETRY_S = 0.2
+_UNREACHED = (DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class ControlHost(Host):
@@ -55,7 +57,7 @@ class ControlHost(Host):
             except SteelyardError as refusal:
                 self.world.trace.note(self.name, "refused", type(refusal).__name__)
                 self._queue.popleft()
-            except (DBAPIError, OSError) as error:
+            except _UNREACHED as error:
                 self.world.trace.note(self.name, "failed", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
             else:

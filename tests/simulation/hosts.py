@@ -86,10 +86,17 @@ class Host:
         process.at_moment = self.world.reaper(self)
         process.on_death.append(lambda: self.world.buried(process))
         self.world.trace.note(self.name, "started")
-        process.spawn(self.run(process))
+        process.spawn(self._live(process))
 
     async def run(self, process: Process) -> None:
         raise NotImplementedError
+
+    async def _live(self, process: Process) -> None:
+        try:
+            await self.run(process)
+        except Exception as error:
+            self.world.findings.append(f"{self.name} broke: {type(error).__name__}: {error}")
+            raise
 
 
 class GatewayHost(Host):
