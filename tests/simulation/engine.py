@@ -224,7 +224,7 @@ class Exchange:
         options = self._asked.get("stream_options") or {}
         says = work.fate != "no_usage"
         continuous = bool(options.get("continuous_usage_stats")) and says
-        answer, pace = self._wire_answer(), rng.choice((0.001, 0.02, 0.1, 0.4))
+        answer, pace = self._wire_answer(), rng.choice((0.002, 0.1, 0.3, 0.4))
         done, size = 0, rng.choice((1, 1, 3))
         while done < work.tokens:
             count = min(size, work.tokens - done)

@@ -194,7 +194,7 @@ class GatewayHost(Host):
         client = ScriptedClient(world.engines, process)
         metrics = self.metrics = GatewayMetrics()
         access_log = AccessLog(_nowhere, clock=clock)
-        self.running = Running(self.journal, clock=clock, interval_s=0.5)
+        self.running = Running(self.journal, clock=clock, interval_s=0.1)
         self.settle = SettleDesk(
             journal=self.journal,
             leases=self.leases,

@@ -119,4 +119,5 @@ class Troubles:
             "DELETE FROM journal_position WHERE incarnation_id = $1", path.name.removesuffix(".journal")
         )
         shutil.copyfile(path, folder / path.name)
+        self._world.disk.synced[folder / path.name] = path.stat().st_size
         self._world.trace.note("trouble", "put back", path.name[-14:])

@@ -102,11 +102,12 @@ class World:
         """End a host's process; by power all of its machine end, and the disk forgets."""
         self.deaths += 1
         machine: list[Host] = [*self.gateways, self.settler]
-        ends = [each for each in machine if each.alive] if power and host in machine else [host]
+        power = power and host in machine
+        ends = [each for each in machine if each.alive] if power else [host]
         for each in ends:
             if each.process is not None:
                 each.process.kill()
-        if len(ends) > 1 or power:
+        if power:
             self.disk.fail_power()
         for each in ends:
             self.loop.world.post_later(back_s, self.restart, each)
