@@ -50,7 +50,7 @@ SEEN = (
 )
 MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
 SIMULATED = range(1, 1 + (40 if QUICK else 2000))
-HUNTS = 40 if QUICK else 120
+HUNTS = 40 if QUICK else 80
 """Most simulated runs for each mutant, of seeds with which the sound product has passed."""
 CONSOLE = Console(stderr=True)
 

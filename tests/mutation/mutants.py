@@ -66,7 +66,7 @@ ALL = (
                 "            pass\n",
             ),
         ),
-        stirred_by="power",
+        stirred_by="nothing",
         tests=(
             "tests/billing/journal/test_damage.py::test_after_a_failed_sync_nothing_is_read_but_from_a_durable_copy",
         ),
