@@ -122,7 +122,7 @@ ALL = (
         "forgets_progress",
         "a lost request is settled as if nobody had counted it",
         (Patch("billing.journal.join", "open_.furthest = reading", "pass"),),
-        stirred_by="gateway",
+        stirred_by="nothing",
         tests=(
             "tests/billing/journal/test_settler.py::test_a_dead_process_request_is_lost_with_its_furthest_reading",
         ),
@@ -143,7 +143,7 @@ ALL = (
             ),
             Patch("billing.quota.leases", "lease.pending -= amount\n", "lease.pending -= 0\n"),
         ),
-        stirred_by="power",
+        stirred_by="nothing",
         tests=(
             "tests/billing/quota/test_leases.py::test_what_a_settlement_frees_is_admitted_from_at_once_and_returned_when_durable",
         ),
