@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -27,6 +28,7 @@ def main() -> int:
     """Run what is asked for; returns the exit code."""
     _fix_hashes()
     logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # killed settlers return no connection to their pool
     asked = _arguments()
     with open_arena() as arena:
         if asked.seed is not None:

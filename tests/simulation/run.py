@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,5 +74,8 @@ def arena_on(server: Server, *, template: str) -> Iterator[Arena]:
     try:
         yield arena
     finally:
+        with warnings.catch_warnings():  # what is left of killed settlers' connections
+            warnings.simplefilter("ignore")
+            gc.collect()
         arena.close()
         server.drop(database.name)

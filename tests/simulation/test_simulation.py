@@ -13,6 +13,7 @@ from tests.simulation.outcome import ZEROS, total
 from tests.simulation.plan import Death, plan_of
 from tests.simulation.run import arena_on, simulate
 
+pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector:sqlalchemy.exc.SAWarning")
 _SEEDS = range(1, 9)
 _CROWDED = 3
 
