@@ -1,7 +1,6 @@
-"""A model's own tokenizer and chat template, from the files that come with its weights.
+"""A model's own tokenizer and chat template: counts texts, prompts and conversations as its engine does.
 
-`tokenizer.json` with `tokenizer_config.json` or `chat_template.jinja` beside it, or a `.gguf` of a model with
-byte-level BPE. Templates run in a sandbox, with what transformers gives them.
+Templates run in a sandbox, with what transformers gives them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from app.cli.errors import usage_error
 if TYPE_CHECKING:
     from jinja2 import Template
     from tokenizers import Tokenizer
-
-_DEFAULT = "default"
 
 
 class CannotRender(ValueError):
@@ -70,52 +67,6 @@ class ModelTokenizer:
             )
         except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise CannotRender(f"the chat template refuses it: {error}") from error
-
-
-def load(path: Path) -> ModelTokenizer:
-    """The tokenizer of a file. Raises CommandFailed if it can't be read, or is of a kind that isn't known."""
-    if not path.is_file():
-        raise usage_error(f"there is no file {path}", remedy="--tokenizer tokenizer.json, or a .gguf")
-    if path.suffix == ".gguf":
-        from app.cli.gguf_tokenizer import read_gguf
-
-        return read_gguf(path)
-    return _read_json(path)
-
-
-def _read_json(path: Path) -> ModelTokenizer:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises plain Exception for a file it can't read
-        cannot_read(path, str(error))
-    config: dict[str, Any] = {}
-    beside = path.with_name("tokenizer_config.json")
-    if beside.is_file():
-        try:
-            config = dict(json.loads(beside.read_bytes()))
-        except (ValueError, TypeError) as error:
-            cannot_read(beside, str(error))
-    names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    specials = {name: text for name in names if (text := _text_of(config.get(name))) is not None}
-    return ModelTokenizer(tokenizer, _template_of(path, config), specials)
-
-
-def _template_of(path: Path, config: Mapping[str, Any]) -> str | None:
-    alone = path.with_name("chat_template.jinja")
-    if alone.is_file():
-        return alone.read_text(encoding="utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several by name
-        by_name = {each["name"]: each["template"] for each in template}
-        template = by_name.get(_DEFAULT)
-    return template if isinstance(template, str) else None
-
-
-def _text_of(token: Any) -> str | None:
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
 
 
 def cannot_read(path: Path, why: str) -> NoReturn:

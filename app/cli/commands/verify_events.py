@@ -13,9 +13,9 @@ import typer
 from app.cli import proof
 from app.cli.commands.verify import verbs
 from app.cli.errors import usage_error
-from app.cli.model_tokenizer import load
 from app.cli.options import AsJson, verb
 from app.cli.recount import Recount, open_texts
+from app.cli.tokenizer_file import load
 from app.core.money import parse_picos
 from billing.chain.check import Scope
 from billing.chain.wire import KeptHead, Unreadable, read_heads

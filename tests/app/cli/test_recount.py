@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.cli.errors import CommandFailed
 from app.cli.gguf_metadata import read_metadata
-from app.cli.model_tokenizer import CannotRender, ModelTokenizer, load
+from app.cli.model_tokenizer import CannotRender, ModelTokenizer
+from app.cli.tokenizer_file import load
 from billing.chain.lines import event_line
 from billing.metering.model import Outcome, Usage, UsageSource
 from tests.app.cli.conftest import Steelyard
