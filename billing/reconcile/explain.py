@@ -18,6 +18,9 @@ from billing.reconcile.model import DayState, EngineMeter, Share
 CUT_TAIL = 512
 """Most tokens that an engine makes of one answer after the last that we read: what lies in buffers between
 it and a slow client, and what it makes until it learns that the connection is closed."""
+LOST_TAIL = 1024
+"""Most tokens of one answer that passed between its last progress row and the death of its gateway: two
+seconds of a stream of 512 tokens a second."""
 COUNTING_SLACK = 64
 """Tokens by which a tokenizer may miss an engine's count of an answer, beside an eighth of it: a template."""
 
@@ -166,7 +169,7 @@ def _times(cell: Cell, names: Names) -> _Range:
 
 
 def _tail(cell: Cell) -> int:
-    return CUT_TAIL * cell.choices * cell.requests
+    return cell.choices * (CUT_TAIL * cell.requests + LOST_TAIL * cell.lost)
 
 
 def _slack(cell: Cell, tokens: int) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.metering.model import UsageSource
-from billing.reconcile.explain import CUT_TAIL, WORDS, Cell, Place, billed_tokens, shares, verdict
+from billing.reconcile.explain import CUT_TAIL, LOST_TAIL, WORDS, Cell, Place, billed_tokens, shares, verdict
 from billing.reconcile.exposition import ENGINES, Names
 from billing.reconcile.model import DayState, EngineMeter
 
@@ -62,6 +62,12 @@ def test_a_cut_answer_leaves_room_for_what_the_engine_made_until_it_learned_of_i
     assert span(CUT, PROMPT) == ("cut", 1000, 1000, 1000)
     assert span(CUT, GENERATED) == ("cut", 300, 300, 300 + 2 * CUT_TAIL)
     assert span(replace(CUT, choices=2), GENERATED)[3] == 300 + 4 * CUT_TAIL
+
+
+def test_of_a_lost_answer_nobody_read_what_came_after_its_last_progress() -> None:
+    assert span(replace(CUT, lost=2), GENERATED) == ("cut", 300, 300, 300 + 2 * (CUT_TAIL + LOST_TAIL))
+    assert span(replace(CUT, lost=1), GENERATED)[3] == 300 + 2 * CUT_TAIL + LOST_TAIL
+    assert span(replace(CUT, lost=2, choices=3), GENERATED)[3] == 300 + 6 * (CUT_TAIL + LOST_TAIL)
 
 
 def test_llama_server_may_not_count_a_cut_answer_at_all() -> None:
