@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ARRAY, Row, Text, any_, bindparam, func, select, update
+from sqlalchemy import ARRAY, Row, Text, any_, bindparam, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core.errors import Conflict, Rejected, RejectReason
 from app.core.ids import AllowanceId, IncarnationId, RequestId
 from billing.journal.facts import Facts
+from billing.journal.failures import REFUSALS, is_poison, words
 from billing.journal.join import Charge
 from billing.journal.model import Admitted, Settled, decode
 from billing.journal.posting import Posted, post_charges
@@ -20,6 +21,11 @@ from billing.journal.tables import parked_record
 from billing.quota import authority
 
 _OPEN = parked_record.c.resolved_at.is_(None)
+_TAKEN = text("""
+SELECT EXISTS (SELECT FROM usage_event WHERE request_id = :request AND incarnation_id = :incarnation)
+  OR EXISTS (SELECT FROM parked_record WHERE request_id = :request AND incarnation_id = :incarnation
+    AND resolved_at IS NOT NULL AND id <> :id)
+""")
 
 
 async def count(connection: AsyncConnection) -> int:
@@ -103,7 +109,8 @@ async def retry(
 ) -> Posted:
     """Post a parked charge whose cause was mended, and resolve it, within the caller's transaction.
 
-    Raises Rejected if there is no such open record, Conflict if it still can't be posted.
+    If the request has an event by now, nothing more is charged, and what the record holds is free again.
+    Raises Rejected if there is no such open record, Conflict if it still can't be posted: roll back then.
     """
     row = await _open_row(connection, parked_id)
     charge = _charge(row)
@@ -116,8 +123,15 @@ async def retry(
     if flaw := facts.flaw(entry):
         raise Conflict(flaw, parked_id=parked_id)
     incarnation_id = IncarnationId(row.incarnation_id)
-    posted = await post_charges(connection, [entry], incarnation_id=incarnation_id, facts=facts, now=now)
+    try:
+        posted = await post_charges(connection, [entry], incarnation_id=incarnation_id, facts=facts, now=now)
+    except REFUSALS as error:
+        if not is_poison(error):
+            raise
+        raise Conflict(words(error), parked_id=parked_id) from error
     await _resolve(connection, parked_id, resolution="posted", resolved_at=now, resolved_by=by)
+    if not posted.events:
+        await _free(connection, row)
     return posted
 
 
@@ -130,7 +144,6 @@ async def dismiss(
     Rejected (404) if there is no such open record.
     """
     row = await _open_row(connection, parked_id)
-    uses = [(AllowanceId(allowance_id), int(amount), 0) for allowance_id, amount in row.holds]
     await _resolve(
         connection,
         parked_id,
@@ -139,7 +152,17 @@ async def dismiss(
         resolved_by=by,
         resolved_because=because,
     )
-    await authority.post(connection, IncarnationId(row.incarnation_id), uses)
+    await _free(connection, row)
+
+
+async def _free(connection: AsyncConnection, row: Row[Any]) -> None:
+    """Free what a record holds, once a request: its own event, or another row of it, may have done so."""
+    incarnation_id = IncarnationId(row.incarnation_id)
+    await authority.lock(connection, incarnation_id)
+    values = {"id": row.id, "request": row.request_id, "incarnation": incarnation_id}
+    if not (await connection.execute(_TAKEN, values)).scalar_one():
+        uses = [(AllowanceId(allowance_id), int(amount), 0) for allowance_id, amount in row.holds]
+        await authority.post(connection, incarnation_id, uses)
 
 
 async def _open_row(connection: AsyncConnection, parked_id: int) -> Row[Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 from sqlalchemy import text
 
+from app.core import ids
 from app.core.clock import from_ms
 from billing.journal import conflicts, damages, parking
 from billing.journal.join import Charge
@@ -21,14 +24,14 @@ AT = datetime(2026, 9, 21, 12, tzinfo=UTC)
 USAGE = Usage(input=700, output=90)
 
 
-async def parked(traffic: Traffic, admitted: Admitted, end: Settled) -> str:
+async def parked(traffic: Traffic, admitted: Admitted, end: Settled, *, start: int = 100) -> str:
     """The number of a charge that the settler parked."""
-    charge = Charge(100, 200, admitted, end, encode(admitted), encode(end))
+    charge = Charge(start, start + 100, admitted, end, encode(admitted), encode(end))
     world = traffic.world
     async with world.engine.begin() as connection:
         now = from_ms(world.clock.now_ms())
         await park(connection, [(charge, "why")], incarnation_id=traffic.incarnation_id, now=now)
-    [row] = (await world.operator.get("/api/v1/parked-records")).json()["data"]
+    [row, *_] = (await world.operator.get("/api/v1/parked-records")).json()["data"]
     return str(row["id"])
 
 
@@ -68,6 +71,51 @@ async def test_what_is_still_wrong_is_told_and_the_record_stays(world: World) ->
     refused = await world.operator.post(f"/api/v1/parked-records/{number}/retry")
     assert (refused.status_code, "the cost is not" in refused.text) == (409, True)
     assert (await world.operator.get(f"/api/v1/parked-records/{number}")).json()["resolution"] is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": 99_999}, {"bytes_relayed": 2**63}, {"at_ms": 2**60}, {"duration_ms": -5}],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_what_the_database_refuses_again_is_told_as_a_conflict(
+    world: World, changes: dict[str, int]
+) -> None:
+    traffic = await open_traffic(world)
+    admitted = traffic.admitted(at=AT)
+    number = await parked(traffic, admitted, msgspec.structs.replace(settled(admitted, USAGE), **changes))
+    refused = await world.operator.post(f"/api/v1/parked-records/{number}/retry")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert (await world.operator.get(f"/api/v1/parked-records/{number}")).json()["resolution"] is None
+
+
+@pytest.mark.parametrize("act", ["retry", "dismiss"])
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_record_of_a_posted_request_frees_its_hold_only_if_its_event_did_not(
+    world: World, act: str, *, here: bool
+) -> None:
+    traffic = await open_traffic(world)
+    admitted = traffic.admitted(at=AT)
+    end = settled(admitted, USAGE)
+    before = await outstanding(traffic)
+    number = await parked(traffic, admitted, end)
+    other = traffic if here else replace(traffic, incarnation_id=ids.incarnation_id())
+    await other.post([(admitted, end)])
+    await world.made(
+        f"/parked-records/{number}/{act}", {"reason": "posted twice"} if act == "dismiss" else None
+    )
+    assert await outstanding(traffic) == before - end.cost_picos
+
+
+async def test_two_records_of_one_request_free_its_hold_once(world: World) -> None:
+    traffic = await open_traffic(world)
+    admitted = traffic.admitted(at=AT)
+    end = settled(admitted, USAGE)
+    before = await outstanding(traffic)
+    numbers = [await parked(traffic, admitted, end, start=start) for start in (100, 300)]
+    for number in numbers:
+        await world.made(f"/parked-records/{number}/dismiss", {"reason": "twice"})
+    assert await outstanding(traffic) == before - end.cost_picos
 
 
 async def test_a_dismissed_record_is_never_billed_and_frees_what_it_held(world: World) -> None:
