@@ -97,12 +97,11 @@ class Troubles:
             self._world.kill(settler, power=False, back_s=trouble.lasts_s)
 
     def _position_back(self, trouble: Trouble) -> None:
-        """The settler dies, and the next one reads some journals from an older position."""
+        """The settler dies, and the next one takes less for posted than is, of journals without a hole."""
         self._settler_away(trouble)
         share = trouble.which % 3
         self._world.arena.execute(
-            "UPDATE journal_position SET posted_offset = posted_offset * $1::int / 3,"
-            " resume_offset = resume_offset * $1::int / 3 WHERE false AND $1 >= 0 OR resume_offset = 0",
+            "UPDATE journal_position SET posted_offset = posted_offset * $1::int / 3 WHERE resume_offset = 0",
             share,
         )
 
