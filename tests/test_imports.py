@@ -53,7 +53,9 @@ def test_the_data_plane_is_free_of_frameworks(room: str) -> None:
 
 
 def test_a_gateway_starts_without_frameworks_of_the_control_plane_and_without_tokenizers() -> None:
-    probe = f"import app.bootstrap.gateway, sys; print(sorted(set({NOT_AT_ITS_START!r}) & sys.modules.keys()))"
+    probe = (
+        f"import app.bootstrap.gateway, sys; print(sorted(set({NOT_AT_ITS_START!r}) & sys.modules.keys()))"
+    )
     loaded = _python(probe)
     assert loaded.stdout.strip() == "[]", loaded.stderr
 
