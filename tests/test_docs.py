@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 _METRIC = re.compile(r"steelyard_[a-z0-9_]*[a-z0-9]")
+_FLAG = re.compile(r'flags(?:\.append\(|: list\[str\] = \[| \+= \(| = \(|=\([^"\n]*)"(\w+)"')
 _OTHERS = "app owner changes session form template"
 NOT_METRICS = frozenset(f"steelyard_{name}" for name in _OTHERS.split())
 
@@ -62,6 +63,17 @@ def test_every_documented_setting_is_read_somewhere() -> None:
     assert not [
         c[0] for c in _rows("settings.md") if c[0].strip("`") not in known and c[0].strip("`") not in read
     ]
+
+
+# Flags of a request's usage
+
+
+def test_every_flag_of_a_usage_is_explained() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in _sources())
+    flags = {flag for source in sources for flag in _FLAG.findall(source)}
+    assert {"cached_unknown", "tail_unknown", "usage_malformed", "template_not_counted"} <= flags
+    explained = (DOCS / "metering-policy.md").read_text(encoding="utf-8")
+    assert not [flag for flag in sorted(flags) if f"`{flag}`" not in explained]
 
 
 # Errors
