@@ -61,6 +61,7 @@ _DIFFERING_ALLOWANCES = text(
 _REWRITE_ALLOWANCES = text(
     f"UPDATE allowance a SET limit_amount = r.given, spent = r.used FROM ({_ALLOWANCES}) r WHERE r.id = a.id"  # noqa: S608
 )
+_LOCK_WALLETS = text("SELECT FROM wallet ORDER BY id FOR UPDATE")
 _UNMOVED = text("""
 SELECT w.id, coalesce(facts.amount, 0) AS facts, coalesce(moved.amount, 0) AS moved FROM wallet w
 LEFT JOIN (SELECT tenant_id, sum(amount) AS amount FROM usage_correction GROUP BY 1) facts USING (tenant_id)
@@ -105,7 +106,11 @@ async def compare(connection: AsyncConnection) -> list[Difference]:
 
 
 async def rebuild_rollups(connection: AsyncConnection) -> int:
-    """How many roll-ups there are, all written anew. Settlements wait until the commit, and add theirs."""
+    """How many roll-ups there are, all written anew. Settlements wait until the commit, and add theirs.
+
+    Before `rebuild_allowances`, if one transaction does both: so locks come in everyone's order.
+    """
+    await connection.execute(_LOCK_WALLETS)  # who moves one goes on to the roll-ups
     await connection.execute(text("LOCK TABLE usage_rollup IN EXCLUSIVE MODE"))
     await connection.execute(text("DELETE FROM usage_rollup"))
     return (await connection.execute(_REWRITE_ROLLUPS)).rowcount
@@ -113,7 +118,7 @@ async def rebuild_rollups(connection: AsyncConnection) -> int:
 
 async def rebuild_allowances(connection: AsyncConnection) -> None:
     """Write every wallet's limit, and of each allowance what is spent, anew. Leases are facts and stay."""
-    await connection.execute(text("SELECT FROM wallet ORDER BY id FOR UPDATE"))
+    await connection.execute(_LOCK_WALLETS)
     await connection.execute(text("SELECT FROM allowance ORDER BY id FOR UPDATE"))
     await connection.execute(_REWRITE_ALLOWANCES)
 

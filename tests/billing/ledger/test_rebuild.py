@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -112,6 +113,26 @@ async def test_any_history_is_rebuilt_to_the_same_numbers(shop: Shop, seed: int)
     await rebuilt(shop)
     assert await projections(shop) == before
     assert await compared(shop) == []
+
+
+async def test_a_correction_meanwhile_waits_for_a_rebuild_and_comes_on_top(shop: Shop) -> None:
+    request_id, _ = await buy(shop)
+
+    async def correct() -> None:
+        async with shop.engine.begin() as connection:
+            asked = Asked(request_id, "meanwhile", "one", "mem_one", 7)
+            await corrections.correct(connection, asked, now=DAWN)
+
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with shop.engine.begin() as connection:
+        await rebuild.rebuild_rollups(connection)
+        correcting = asyncio.create_task(correct())
+        while await shop.rows(waiting) == [0]:
+            await asyncio.sleep(0)
+        await rebuild.rebuild_allowances(connection)
+    await correcting
+    assert await compared(shop) == []
+    await assert_books_are_one(shop)
 
 
 async def test_a_rollup_that_differs_is_told_with_both_numbers(shop: Shop) -> None:
