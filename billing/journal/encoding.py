@@ -18,7 +18,7 @@ import msgspec
 
 from app.core.ids import BackendId, IncarnationId, TransactionId
 from billing.journal.join import Charge
-from billing.journal.model import Admitted, Settled
+from billing.journal.model import Admitted, Settled, Used
 from billing.journal.rows import json_bytes, without_nul
 from billing.metering.model import Meter, Outcome, Usage, UsageSource
 from billing.rating.model import Rates
@@ -65,6 +65,9 @@ _LAST_MS = 253_402_300_799_999
 """The end of the year 9999: a time beyond it can be stored, but not be read back."""
 _TEXT_OID = 25
 _NUMERIC_BASE = 10_000
+_FOUR_DIGITS = _NUMERIC_BASE**4
+_NUMERIC4 = Struct(">ihhHH4H").pack
+"""Leading zeros and all: PostgreSQL strips them."""
 _ZERO = pack(">ihhHH", 8, 0, 0, 0, 0)
 _sha256 = hashlib.sha256
 
@@ -103,10 +106,8 @@ class EventRows:
                     self._incarnation,
                     _NULL if settled.unknown_bound is None else _jsonb(_classes(settled.unknown_bound)),
                     _jsonb(settled.attempts),
-                    _jsonb(
-                        [_Held(used.allowance_id, str(used.held), str(used.used)) for used in settled.used]
-                    ),
-                    _NULL if transaction_id is None else _text(transaction_id),
+                    _holds(settled.used),
+                    _NULL if transaction_id is None else _known_text(transaction_id),
                 )
             )
         except error as flaw:
@@ -138,6 +139,13 @@ class _Held(msgspec.Struct, gc=False):
     allowance_id: str
     held: str
     used: str
+
+
+def _holds(used: tuple[Used, ...]) -> bytes:
+    if len(used) == 1 and (one := used[0]).allowance_id.isidentifier():  # nothing in it to escape
+        data = f'[{{"allowance_id":"{one.allowance_id}","held":"{one.held}","used":"{one.used}"}}]'.encode()
+        return pack(">i", len(data) + 1) + _JSONB_VERSION + data
+    return _jsonb([_Held(each.allowance_id, str(each.held), str(each.used)) for each in used])
 
 
 def _constants(admitted: Admitted) -> tuple[Any, ...]:
@@ -192,6 +200,9 @@ def _text(value: str) -> bytes:
     return pack(">i", len(data)) + data
 
 
+_known_text = lru_cache(maxsize=1024)(_text)
+
+
 def _nullable(value: str | None) -> bytes:
     return _NULL if value is None else _text(value)
 
@@ -217,6 +228,19 @@ def _numeric(value: int) -> bytes:
     """A whole `numeric`: digits of base 10,000 from the first on, sign, no scale."""
     if not value:
         return _ZERO
+    if 0 < value < _FOUR_DIGITS:
+        high, low = divmod(value, _NUMERIC_BASE * _NUMERIC_BASE)
+        return _NUMERIC4(
+            16,
+            4,
+            3,
+            0,
+            0,
+            high // _NUMERIC_BASE,
+            high % _NUMERIC_BASE,
+            low // _NUMERIC_BASE,
+            low % _NUMERIC_BASE,
+        )
     digits: list[int] = []
     rest = abs(value)
     while rest:

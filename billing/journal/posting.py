@@ -15,7 +15,7 @@ from sqlalchemy import func, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.core.ids import IncarnationId, RequestId
+from app.core.ids import IncarnationId, RequestId, TenantId
 from billing.journal.conflicts import tell_conflicts
 from billing.journal.encoding import EVENT_COLUMNS, HEAD, TAIL, EventRows
 from billing.journal.facts import Facts
@@ -104,6 +104,11 @@ async def post_charges(
     return await _Poster(connection, incarnation_id, facts=facts, now=now).post(charges, all_new=False)
 
 
+def _by_tenant(charge: Charge) -> tuple[TenantId, RequestId]:
+    """The order in which the database takes events in most cheaply: its indexes begin with the tenant."""
+    return charge.admitted.tenant_id, charge.admitted.request_id
+
+
 class _Poster:
     """Posts sound charges of one incarnation in the caller's transaction."""
 
@@ -124,7 +129,8 @@ class _Poster:
             first.setdefault(charge.admitted.request_id, charge)
         tally = Tally()
         if all_new:
-            await self._copy("usage_event", self._encoded(first.values(), tally, count=True))
+            grouped = sorted(first.values(), key=_by_tenant)
+            await self._copy("usage_event", self._encoded(grouped, tally, count=True))
             taken = {id(charge) for charge in first.values()} if len(first) < len(charges) else None
         else:
             taken = await self._insert(first, tally)
