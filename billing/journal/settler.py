@@ -22,7 +22,7 @@ from billing.quota import authority
 
 log = logging.getLogger(__name__)
 
-BATCH = 10_000
+BATCH = 20_000
 """Most entries of one transaction: about what one reading gives while there is much to catch up with."""
 _KEEP_CLOSED_MS = 7 * 24 * 3600 * 1000
 _CENSUS_S = 10.0

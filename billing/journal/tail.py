@@ -25,8 +25,9 @@ from billing.journal.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, Frame, Tail,
 
 log = logging.getLogger(__name__)
 
-_CHUNK_BYTES = 2 * (MAX_PAYLOAD_BYTES + HEADER_BYTES)
-"""Any frame that begins in the first half of a chunk ends in it."""
+_CHUNK_BYTES = 4 * (MAX_PAYLOAD_BYTES + HEADER_BYTES)
+"""Any frame that begins in the first three quarters of a chunk ends in it. The larger, the fewer sums are
+written again while there is much to catch up with."""
 
 
 class State(Enum):
