@@ -41,20 +41,32 @@ def sqlalchemy_url(libpq_url: str) -> str:
 
 
 def connect_engine(
-    libpq_url: str, *, pool_size: int = 8, statement_timeout_s: float | None = 30.0
+    libpq_url: str,
+    *,
+    pool_size: int = 8,
+    statement_timeout_s: float | None = 30.0,
+    work_mem: str | None = None,
 ) -> AsyncEngine:
     """A pooled engine on a libpq URL. Nothing is connected yet.
 
     statement_timeout_s: longest time of a statement, a fraction of it for a lock, and as long again in a
     transaction that stands idle; then PostgreSQL ends it (57014, 55P03, 25P03). The driver gives up a
     little later, if nobody answers any more (TimeoutError). None: no bound at all, for migrations.
+    work_mem: PostgreSQL's, where its default is too little.
     """
     return create_async_engine(
         sqlalchemy_url(libpq_url),
         pool_size=pool_size,
         pool_pre_ping=True,
-        connect_args=_patience(statement_timeout_s),
+        connect_args=_connect_args(statement_timeout_s, work_mem),
     )
+
+
+def _connect_args(statement_timeout_s: float | None, work_mem: str | None) -> dict[str, Any]:
+    arguments = _patience(statement_timeout_s)
+    if work_mem is not None:
+        arguments["server_settings"] = {**arguments.get("server_settings", {}), "work_mem": work_mem}
+    return arguments
 
 
 def _patience(statement_timeout_s: float | None) -> dict[str, Any]:

@@ -37,7 +37,8 @@ _SERVER_OPTIONS = {
     "unix_socket_permissions": "0700",
     "max_connections": "200",
     "shared_buffers": "64MB",
-    "max_wal_size": "512MB",
+    "wal_buffers": "16MB",
+    "max_wal_size": "2GB",
     "log_line_prefix": "%m [%p] ",
 }
 _UNSAFE_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
