@@ -2,7 +2,8 @@
 
 A reader meets three kinds of end. *Torn*: the file ends inside a frame; a live writer will go on with
 it, a dead one never acknowledged it. *Zeros*: a file system that lost power may show the length of a
-write without its bytes; that is a torn tail as well. *Corrupt*: bytes that no writer wrote.
+write without its bytes, or with the first of them; that is a torn tail as well. *Corrupt*: bytes that no
+writer wrote.
 """
 
 from __future__ import annotations
@@ -92,9 +93,17 @@ def _tail_at(data: bytes, position: int) -> Tail:
     length, _ = _HEADER.unpack_from(data, position)
     if length == 0:
         return Tail.CORRUPT if data[position:].strip(b"\0") else Tail.TORN
-    if length > MAX_PAYLOAD_BYTES or left - HEADER_BYTES >= length:
-        return Tail.CORRUPT
-    return Tail.TORN
+    end = position + HEADER_BYTES + length
+    if end > len(data) and length <= MAX_PAYLOAD_BYTES:
+        return Tail.TORN
+    return Tail.TORN if length <= MAX_PAYLOAD_BYTES and _fades(data, end) else Tail.CORRUPT
+
+
+def _fades(data: bytes, end: int) -> bool:
+    """True if zeros begin before `end`, a broken frame's, and last to the end of `data`: only a part of its
+    pages was on the disk when the power went.
+    """
+    return len(data.rstrip(b"\0")) < min(end, len(data))
 
 
 def _is_map(head: bytes, form: bytes) -> bool:

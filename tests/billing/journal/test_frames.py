@@ -71,6 +71,16 @@ def test_zeros_after_a_power_cut_are_a_torn_end() -> None:
     assert find_next(bytes(4096), 1) is None
 
 
+def test_a_power_cut_at_any_byte_that_keeps_the_length_leaves_whole_records_and_a_torn_end() -> None:
+    packed = [pack(b"\x81\xa4type" + b"x" * size) for size in (1, 300, 70_000)]
+    data = b"".join(packed)
+    cuts = [*range(400), *range(4_090, 4_100), *range(len(data) - 300, len(data))]
+    for cut in cuts:
+        found, tail = unpack(data[:cut] + b"\0" * (len(data) - cut), offset=0)
+        assert len(found) == complete_prefix(packed, cut), cut
+        assert tail is Tail.TORN, cut
+
+
 def test_zeros_between_records_are_corrupt() -> None:
     frames, tail = unpack(pack(b"one") + bytes(16) + pack(b"two"), offset=0)
     assert [frame.payload for frame in frames] == [b"one"]
