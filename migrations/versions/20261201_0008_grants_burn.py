@@ -19,7 +19,10 @@ ALTER TABLE wallet_grant
   ADD COLUMN priority smallint NOT NULL DEFAULT 100 CHECK (priority BETWEEN 0 AND 1000),
   ADD COLUMN starts_at timestamptz NOT NULL DEFAULT now(),
   ADD COLUMN expires_at timestamptz,
-  ADD CHECK (expires_at > starts_at);
+  ADD CHECK (expires_at > starts_at),
+  -- Without one of its own, a reference is who asked and the Idempotency-Key, which alone may have 255.
+  DROP CONSTRAINT wallet_grant_reference_check,
+  ADD CONSTRAINT wallet_grant_reference_check CHECK (length(reference) BETWEEN 1 AND 500);
 ALTER TABLE wallet_grant DISABLE TRIGGER stands;
 UPDATE wallet_grant SET starts_at = created_at;
 ALTER TABLE wallet_grant ENABLE TRIGGER stands;
@@ -209,7 +212,9 @@ DROP TABLE ledger_checkpoint, wallet_move, usage_correction;
 DROP INDEX ledger_transaction_by_moment, wallet_grant_by_wallet;
 DROP TRIGGER fits ON ledger_entry;
 DROP FUNCTION ledger_entry_must_fit, wallet_move_must_fit, usage_correction_must_fit;
-ALTER TABLE wallet_grant DROP COLUMN priority, DROP COLUMN starts_at, DROP COLUMN expires_at;
+ALTER TABLE wallet_grant DROP COLUMN priority, DROP COLUMN starts_at, DROP COLUMN expires_at,
+  DROP CONSTRAINT wallet_grant_reference_check,
+  ADD CONSTRAINT wallet_grant_reference_check CHECK (length(reference) BETWEEN 1 AND 255);
 """
 
 

@@ -89,6 +89,14 @@ async def test_one_reference_with_another_amount_is_a_conflict(world: World, wal
     assert answer.status_code == 409
 
 
+async def test_the_longest_key_is_taken_for_a_grant_without_a_reference(
+    world: World, wallet: dict[str, Any]
+) -> None:
+    body = {"amount": "1", "kind": "purchased", "reason": "order"}
+    path, headers = f"/api/v1/wallets/{wallet['id']}/grants", {"idempotency-key": "k" * 255}
+    assert (await world.operator.post(path, json=body, headers=headers)).status_code == 201
+
+
 async def test_a_grant_tells_where_its_money_is_and_the_wallet_what_expires_next(
     world: World, wallet: dict[str, Any]
 ) -> None:
