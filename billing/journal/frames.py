@@ -18,6 +18,8 @@ _HEADER = Struct("<II")
 HEADER_BYTES = _HEADER.size
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 """No record is near it: a greater length is a corrupt one."""
+_PAGE_BYTES = 4096
+"""Nothing smaller of a file is on the disk or not: the least page of the file systems in use."""
 _KIND = b"\xa4type"
 _MAP_HEADS = (b"\x80", b"\xde\0\0")
 
@@ -60,7 +62,7 @@ def unpack(data: bytes, *, offset: int) -> tuple[list[Frame], Tail]:
             break
         frames.append(Frame(offset + position, offset + end, payload))
         position = end
-    return frames, _tail_at(data, position)
+    return frames, _tail_at(data, position, offset=offset)
 
 
 def find_next(data: bytes, start: int) -> int | None:
@@ -85,8 +87,8 @@ def complete_prefix(frames: Sequence[bytes], written: int) -> int:
     return sum(1 for end in _ends(frames) if end <= written)
 
 
-def _tail_at(data: bytes, position: int) -> Tail:
-    """What begins where the last complete frame ended."""
+def _tail_at(data: bytes, position: int, *, offset: int) -> Tail:
+    """What begins where the last complete frame ended.   offset: of `data` in the file."""
     left = len(data) - position
     if left < HEADER_BYTES:
         return Tail.TORN if left else Tail.CLEAN
@@ -96,14 +98,18 @@ def _tail_at(data: bytes, position: int) -> Tail:
     end = position + HEADER_BYTES + length
     if end > len(data) and length <= MAX_PAYLOAD_BYTES:
         return Tail.TORN
-    return Tail.TORN if length <= MAX_PAYLOAD_BYTES and _fades(data, end) else Tail.CORRUPT
+    fades = length <= MAX_PAYLOAD_BYTES and _fades(data, end, offset=offset)
+    return Tail.TORN if fades else Tail.CORRUPT
 
 
-def _fades(data: bytes, end: int) -> bool:
-    """True if zeros begin before `end`, a broken frame's, and last to the end of `data`: only a part of its
-    pages was on the disk when the power went.
+def _fades(data: bytes, end: int, *, offset: int) -> bool:
+    """True if a page that begins before `end`, a broken frame's, is zeros, and so is all of `data` behind it:
+    not all of the frame's pages were on the disk when the power went. A record may well end in a zero, so
+    zeros that begin within the last page are no sign of it.
     """
-    return len(data.rstrip(b"\0")) < min(end, len(data))
+    zeros = offset + len(data.rstrip(b"\0"))
+    page = -(-zeros // _PAGE_BYTES) * _PAGE_BYTES
+    return page < offset + min(end, len(data))
 
 
 def _is_map(head: bytes, form: bytes) -> bool:

@@ -71,14 +71,22 @@ def test_zeros_after_a_power_cut_are_a_torn_end() -> None:
     assert find_next(bytes(4096), 1) is None
 
 
-def test_a_power_cut_at_any_byte_that_keeps_the_length_leaves_whole_records_and_a_torn_end() -> None:
-    packed = [pack(b"\x81\xa4type" + b"x" * size) for size in (1, 300, 70_000)]
+@pytest.mark.parametrize("offset", [0, 4096, 1234])
+def test_a_power_cut_at_any_page_that_keeps_the_length_leaves_whole_records_and_a_torn_end(
+    offset: int,
+) -> None:
+    packed = [pack(b"\x81\xa4type" + b"x" * size) for size in (1, 300, 9_000, 70_000)]
     data = b"".join(packed)
-    cuts = [*range(400), *range(4_090, 4_100), *range(len(data) - 300, len(data))]
-    for cut in cuts:
-        found, tail = unpack(data[:cut] + b"\0" * (len(data) - cut), offset=0)
+    for cut in range(-offset % 4096, len(data), 4096):
+        found, tail = unpack(data[:cut] + b"\0" * (len(data) - cut), offset=offset)
         assert len(found) == complete_prefix(packed, cut), cut
         assert tail is Tail.TORN, cut
+
+
+def test_a_rotten_record_that_ends_in_a_zero_is_corrupt_not_torn() -> None:
+    rotten = bytearray(pack(b"\x81\xa4type" + b"x" * 300 + b"\0"))
+    rotten[40] ^= 1
+    assert unpack(bytes(rotten), offset=0) == ([], Tail.CORRUPT)
 
 
 def test_zeros_between_records_are_corrupt() -> None:
