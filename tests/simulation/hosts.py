@@ -118,6 +118,7 @@ class GatewayHost(Host):
         self.running: Running
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._reloading = False
+        self._stale = False
 
     async def run(self, process: Process) -> None:
         self._forget()
@@ -147,6 +148,8 @@ class GatewayHost(Host):
         self.running.start()
         self.ready = True
         world.trace.note(self.name, "serves", incarnation_id[-6:])
+        if self._stale:
+            self._refresh(process)
 
     def serve(self, call: Call) -> Connection | None:
         """Take a call; None if nobody listens."""
@@ -166,7 +169,7 @@ class GatewayHost(Host):
     def hear(self, news: str) -> None:
         """A notification, if it gets through."""
         process, loop = self.process, self.world.loop
-        if process is not None and self.ready and loop.time() >= self.deaf_until:
+        if process is not None and loop.time() >= self.deaf_until:
             process.post_later(self._rng.random() * 0.005, self._heard, news)
 
     def stop(self) -> None:
@@ -253,20 +256,28 @@ class GatewayHost(Host):
     def _heard(self, news: str) -> None:
         kind, _, changed = news.partition(":")
         if kind == "allowance":
-            self.borrower.notice(AllowanceId(changed))
-        elif not self._reloading and self.process is not None:
+            if self.ready:
+                self.borrower.notice(AllowanceId(changed))
+            return
+        self._stale = True
+        if self.ready and self.process is not None:
+            self._refresh(self.process)
+
+    def _refresh(self, process: Process) -> None:
+        if not self._reloading:
             self._reloading = True
-            self.process.spawn(self._reload(self.process), name="reload")
+            process.spawn(self._reload(process), name="reload")
 
     async def _reload(self, process: Process) -> None:
-        while True:
+        """Read again for as long as there is news that came after the reading began."""
+        while self._stale:
+            self._stale = False
             try:
                 await self._load(SimPool(self.world.network, process))
             except _UNREACHED:
+                self._stale = True
                 await asyncio.sleep(_RETRY_S)
-            else:
-                self._reloading = False
-                return
+        self._reloading = False
 
 
 class SettlerHost(Host):
