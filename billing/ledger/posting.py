@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import ARRAY, BigInteger, Text, bindparam, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.core.database import PicosType
 from app.core.errors import Conflict, InvariantViolation
 from app.core.ids import TenantId, TransactionId
 from billing.ledger.model import AccountKind, Transaction
 from billing.ledger.tables import ledger_account, ledger_entry, ledger_transaction
 
 _Account = tuple[str, str, str]
+# A statement for all rows: a batch of usage has a transaction for each tenant.
+_INSERT_TRANSACTIONS = text("""
+INSERT INTO ledger_transaction (id, kind, ref_type, ref_id, tenant_id, at, entry_count)
+SELECT * FROM unnest(:ids, :kinds, :ref_types, :ref_ids, :tenants, CAST(:moments AS timestamptz[]),
+  CAST(:counts AS smallint[]))
+ON CONFLICT DO NOTHING RETURNING id
+""").bindparams(
+    *(bindparam(name, type_=ARRAY(Text)) for name in ("ids", "kinds", "ref_types", "ref_ids", "tenants"))
+)
+_INSERT_ENTRIES = text("""
+INSERT INTO ledger_entry (transaction_id, account_id, amount)
+SELECT * FROM unnest(:transactions, :accounts, :amounts)
+""").bindparams(
+    bindparam("transactions", type_=ARRAY(Text)),
+    bindparam("accounts", type_=ARRAY(BigInteger)),
+    bindparam("amounts", type_=ARRAY(PicosType)),
+)
 
 
 async def post(connection: AsyncConnection, transactions: Sequence[Transaction]) -> dict[str, TransactionId]:
@@ -29,13 +47,14 @@ async def post(connection: AsyncConnection, transactions: Sequence[Transaction])
     accounts = await _accounts(connection, transactions)
     fresh = await _insert(connection, transactions)
     entries = [
-        {"transaction_id": t.id, "account_id": accounts[t.tenant_id, kind, t.currency], "amount": amount}
+        (t.id, accounts[t.tenant_id, kind, t.currency], amount)
         for t in transactions
         if t.id in fresh
         for kind, amount in t.entries.items()
     ]
     if entries:
-        await connection.execute(insert(ledger_entry), entries)
+        columns = zip(("transactions", "accounts", "amounts"), zip(*entries, strict=True), strict=True)
+        await connection.execute(_INSERT_ENTRIES, {name: list(values) for name, values in columns})
     stands = {t.reference.ref_id: t.id for t in transactions}
     for known in (t for t in transactions if t.id not in fresh):
         stands[known.reference.ref_id] = await _same(connection, known, accounts=accounts)
@@ -85,22 +104,17 @@ async def _find_accounts(connection: AsyncConnection, wanted: Sequence[_Account]
 
 
 async def _insert(connection: AsyncConnection, transactions: Sequence[Transaction]) -> set[str]:
-    rows = [
-        {
-            "id": t.id,
-            "kind": t.reference.kind,
-            "ref_type": t.reference.ref_type,
-            "ref_id": t.reference.ref_id,
-            "tenant_id": t.tenant_id,
-            "at": t.at,
-            "entry_count": len(t.entries),
-        }
-        for t in sorted(
-            transactions, key=lambda t: (t.reference.kind, t.reference.ref_type, t.reference.ref_id)
-        )
-    ]
-    statement = insert(ledger_transaction).on_conflict_do_nothing().returning(ledger_transaction.c.id)
-    return set((await connection.execute(statement, rows)).scalars())
+    ordered = sorted(transactions, key=lambda t: (t.reference.kind, t.reference.ref_type, t.reference.ref_id))
+    columns = {
+        "ids": [t.id for t in ordered],
+        "kinds": [t.reference.kind for t in ordered],
+        "ref_types": [t.reference.ref_type for t in ordered],
+        "ref_ids": [t.reference.ref_id for t in ordered],
+        "tenants": [t.tenant_id for t in ordered],
+        "moments": [t.at for t in ordered],
+        "counts": [len(t.entries) for t in ordered],
+    }
+    return set((await connection.execute(_INSERT_TRANSACTIONS, columns)).scalars())
 
 
 async def _same(
