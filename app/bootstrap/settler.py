@@ -17,7 +17,7 @@ from app.core.database import connect_engine
 from app.core.probe_server import ProbeServer
 from app.core.settings import Settings, settings
 from billing.journal.lock import try_lock
-from billing.journal.settler import Settler
+from billing.journal.settler import BATCH, Settler
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _STATEMENT_TIMEOUT_S = 120.0
 class SettlerProcess:
     """The settler of this machine with its probe; waits while another one has the machine's lock."""
 
-    def __init__(self, own: Settings) -> None:
+    def __init__(self, own: Settings, *, batch: int = BATCH) -> None:
         self._own = own
         self._engine = connect_engine(
             own.database_url.get_secret_value(),
@@ -42,7 +42,7 @@ class SettlerProcess:
             statement_timeout_s=_STATEMENT_TIMEOUT_S,
             work_mem=_WORK_MEM,
         )
-        self._settler = Settler(self._engine, folder=own.journal_dir, clock=SystemClock())
+        self._settler = Settler(self._engine, folder=own.journal_dir, clock=SystemClock(), batch=batch)
         self._waiting = True
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -92,7 +92,8 @@ def _open_lock(folder: Path) -> int:
     return os.open(folder / "settler.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
 
 
-async def _main() -> None:
+async def main(*, batch: int = BATCH) -> None:
+    """Settle until a signal.   batch: most entries of one transaction."""
     own = settings()
     logs.configure("settler", level=own.log_level)
     gc.freeze()
@@ -101,9 +102,9 @@ async def _main() -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await SettlerProcess(own).run(stop)
+    await SettlerProcess(own, batch=batch).run(stop)
     log.info("settler_stopped")
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    asyncio.run(main())

@@ -21,8 +21,10 @@ from tests.billing.journal.shop import Shop, open_shop, settled
 from tests.database import Database
 
 ROOT = Path(__file__).parents[3]
-REQUESTS = 18_000
-"""More than two readings hold."""
+REQUESTS = 9_000
+BATCH = 2_000
+"""Several transactions' worth lie in the journal, in one reading."""
+_PROGRAM = f"import asyncio; from app.bootstrap.settler import main; asyncio.run(main(batch={BATCH}))"
 
 
 @pytest_asyncio.fixture
@@ -48,8 +50,8 @@ async def settler(shop: Shop, folder: Path, *, port: int = 0) -> AsyncIterator[a
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "app.bootstrap.settler",
+        "-c",
+        _PROGRAM,
         cwd=ROOT,
         env=environment,
         stderr=asyncio.subprocess.DEVNULL,
