@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -100,9 +101,12 @@ class JournalWriter:
         file = open_file(descriptor, path=lock.path_of(folder, incarnation_id))
         file.limits = limits if hole.can_punch(descriptor) else limits._replace(max_bytes=0)
         file.measure()
-        if open_syncer is None:
-            return cls(file, syncer=SyncThread(file, clock=clock, commit_s=commit_ms / 1000), clock=clock)
-        return cls(file, syncer=open_syncer(file), clock=clock)
+        thread = partial(SyncThread, clock=clock, commit_s=commit_ms / 1000)
+        writer = cls(file, syncer=(open_syncer or thread)(file), clock=clock)
+        if not writer.writable:  # no request may come to wake it: who is short of room gets none
+            writer._loop = asyncio.get_running_loop()
+            writer._keep(())
+        return writer
 
     @property
     def groups(self) -> int:

@@ -236,6 +236,37 @@ async def test_a_disk_with_less_than_the_reserve_left_admits_nothing(tmp_path: P
     await writer.close()
 
 
+class CrowdedDisk(JournalFile):
+    """A disk that has no room until somebody makes some."""
+
+    crowded = True
+
+    def measure(self) -> None:
+        self.lack = "the disk is crowded" if self.crowded else None
+
+
+async def test_a_journal_that_begins_without_room_admits_once_there_is_some_with_no_request_to_wake_it(
+    tmp_path: Path,
+) -> None:
+    disks: list[CrowdedDisk] = []
+
+    def open_file(descriptor: int, *, path: Path) -> JournalFile:
+        disks.append(CrowdedDisk(descriptor, path=path))
+        return disks[-1]
+
+    writer = JournalWriter.create(
+        tmp_path,
+        incarnation_id=ids.incarnation_id(),
+        clock=ManualClock(),
+        commit_ms=1,
+        open_file=open_file,
+    )
+    assert writer.failure == "the disk is crowded"
+    disks[0].crowded = False
+    await until(lambda: writer.writable)
+    await writer.close()
+
+
 class FailingDisk(JournalFile):
     """A disk that refuses what it is told to."""
 
