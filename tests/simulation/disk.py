@@ -33,7 +33,6 @@ class Disk:
         self.folder = folder
         self.full = False
         self.synced: dict[Path, int] = {}
-        self.strays: set[str] = set()
         self.rng = rng
         self.trace = trace
         self._writers: dict[Process, set[int]] = {}

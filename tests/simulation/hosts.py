@@ -7,6 +7,7 @@ engines are simulated, all between is real.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class MachineClock:
         return self._loop.time()
 
 
-class Host:
+class Host(ABC):
     """A place where one process lives at a time, one incarnation after the other."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -88,8 +89,9 @@ class Host:
         self.world.trace.note(self.name, "started")
         process.spawn(self._live(process))
 
+    @abstractmethod
     async def run(self, process: Process) -> None:
-        raise NotImplementedError
+        """What the process does, from its start to its end."""
 
     async def _live(self, process: Process) -> None:
         try:

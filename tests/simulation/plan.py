@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -57,7 +57,6 @@ class Plan:
     ends: tuple[str, ...]
     slow: float
     span_s: float
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def plan_of(seed: int) -> Plan:

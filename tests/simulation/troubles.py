@@ -97,12 +97,12 @@ class Troubles:
             self._world.kill(settler, power=False, back_s=trouble.lasts_s)
 
     def _position_back(self, trouble: Trouble) -> None:
-        """The settler dies, and the next one takes less for posted than is, of journals without a hole."""
+        """The settler dies, and the next one reads and posts all journals again from an older position."""
         self._settler_away(trouble)
-        share = trouble.which % 3
+        older = "0" if trouble.which % 3 else "resume_offset"
         self._world.arena.execute(
-            "UPDATE journal_position SET posted_offset = posted_offset * $1::int / 3 WHERE resume_offset = 0",
-            share,
+            f"UPDATE journal_position SET posted_offset = {older}, resume_offset = {older}"
+            f" WHERE posted_offset > {older}"
         )
 
     def _journal_copied(self, trouble: Trouble) -> None:

@@ -179,7 +179,7 @@ class World:
     def _all_settled(self) -> bool:
         if not self.settler.alive or self.control.busy:
             return False
-        return not any(path.name not in self.disk.strays for path in self.disk.folder.glob("*.journal"))
+        return not any(self.disk.folder.glob("*.journal"))
 
     def _call(self, call: Call) -> None:
         connection = self.gateways[call.wish.gateway].serve(call)
