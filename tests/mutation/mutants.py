@@ -12,6 +12,7 @@ _SPLIT = """await self._connection.exec_driver_sql("COMMIT")
         await self._connection.exec_driver_sql("BEGIN")
         """
 _SET_ASIDE = "tests/billing/journal/test_set_aside.py::"
+_DAMAGE = "tests/billing/journal/test_damage.py::"
 
 NONE = Mutant("none", "nothing is wrong", ())
 """The product as it is."""
@@ -67,9 +68,7 @@ ALL = (
             ),
         ),
         stirred_by="nothing",
-        tests=(
-            "tests/billing/journal/test_damage.py::test_after_a_failed_sync_nothing_is_read_but_from_a_durable_copy",
-        ),
+        tests=(_DAMAGE + "test_after_a_failed_sync_nothing_is_read_but_from_a_durable_copy",),
     ),
     Mutant(
         "admits_without_a_record",
@@ -243,7 +242,7 @@ ALL = (
             ),
         ),
         stirred_by="nothing",
-        tests=(_SET_ASIDE + "test_a_corrupt_frame_costs_no_other_record_and_keeps_its_incarnation_open",),
+        tests=(_DAMAGE + "test_a_corrupt_frame_costs_no_other_record_and_keeps_its_incarnation_open",),
     ),
     Mutant(
         "closes_before_it_posts",

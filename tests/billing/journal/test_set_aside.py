@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from sqlalchemy import text
 from app.core import ids
 from app.core.errors import Conflict, Rejected
 from app.core.ids import IncarnationId
-from app.core.money import PICOS_PER_UNIT
 from billing.journal import conflicts, parking
 from billing.journal.frames import pack
 from billing.journal.model import Admitted, Held, Record, Settled, Used
@@ -319,88 +317,6 @@ async def test_a_frame_that_is_no_record_is_parked(shop: Shop, tmp_path: Path) -
     assert await shop.rows("SELECT file_offset, record FROM parked_record") == [
         (len(frames[0]), b"\xc1 from a newer program")
     ]
-
-
-async def test_a_corrupt_frame_costs_no_other_record_and_keeps_its_incarnation_open(
-    shop: Shop, tmp_path: Path
-) -> None:
-    broken, sound = await shop.incarnation(lent=PICOS_PER_UNIT), await shop.incarnation()
-    charges = [shop.catalogue.admitted() for _ in range(4)]
-    frames = journals.frames(broken, [r for a in charges[:3] for r in (a, settled(a))])
-    spoiled = bytearray(frames[4])
-    spoiled[20] ^= 1
-    data = b"".join([*frames[:4], spoiled, *frames[5:]])
-    path = journals.dead(tmp_path, broken, data)
-    other = journals.frames(sound, [charges[3], settled(charges[3])])
-    journals.dead(tmp_path, sound, b"".join(other))
-    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
-    assert await settler.look() == 4
-    assert await settler.look() == 0
-    offset = sum(map(len, frames[:4]))
-    assert (tmp_path / "quarantine" / f"{broken}.{offset}").read_bytes() == bytes(spoiled)
-    assert (tmp_path / "quarantine" / path.name).read_bytes() == data
-    ends = {charge.request_id: "completed" for charge in charges[:3]} | {charges[1].request_id: "lost"}
-    events = await shop.events(broken)
-    assert {request: outcome for request, (outcome, _) in events.items()} == ends
-    spent = sum(price for _, price in events.values())
-    assert await shop.outstanding(broken) == PICOS_PER_UNIT - spent
-    assert await shop.outstanding(sound) == 0
-    assert await shop.rows("SELECT incarnation_id, file_offset, byte_count FROM journal_damage") == [
-        (broken, offset, len(spoiled))
-    ]
-    assert b"steelyard_settler_damages_open 1.0" in settler.metrics.render()
-    await shop.assert_the_books_agree()
-
-
-async def test_a_dead_journal_with_a_hole_larger_than_one_read_is_not_given_up(
-    shop: Shop, tmp_path: Path
-) -> None:
-    incarnation_id = await shop.incarnation()
-    admitted = [shop.catalogue.admitted() for _ in range(2)]
-    frames = journals.frames(incarnation_id, [r for a in admitted for r in (a, settled(a))])
-    path = journals.dead(tmp_path, incarnation_id, b"".join(frames[:3]))
-    os.truncate(path, 9 * 1024 * 1024)
-    journals.append(path, b"".join(frames[3:]))
-    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
-    assert await settler.look() == 2
-    hole = 9 * 1024 * 1024 - sum(map(len, frames[:3]))
-    assert await shop.rows("SELECT byte_count FROM journal_damage") == [hole]
-    assert await shop.rows("SELECT status FROM incarnation WHERE id = :id", id=incarnation_id) == ["open"]
-
-
-async def test_a_live_journal_is_called_corrupt_only_when_it_stays_so(shop: Shop, tmp_path: Path) -> None:
-    incarnation_id = await shop.incarnation()
-    admitted = shop.catalogue.admitted()
-    writer = await journals.live(tmp_path, incarnation_id, admitted, clock=shop.clock)
-    size = writer.path.stat().st_size
-    last = journals.frames(incarnation_id, [settled(admitted)])[1]
-    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
-    journals.append(writer.path, last[:20] + bytes(len(last) - 20))
-    assert await settler.look() == 0
-    with writer.path.open("r+b") as file:
-        file.truncate(size)
-    journals.append(writer.path, last)
-    assert await settler.look() == 1
-    assert await shop.rows("SELECT count(*) FROM journal_damage") == [0]
-    settler.close()
-    await writer.close()
-
-
-async def test_a_live_journal_is_read_on_behind_a_damage_that_stays(shop: Shop, tmp_path: Path) -> None:
-    incarnation_id = await shop.incarnation()
-    first, second, third = (shop.catalogue.admitted() for _ in range(3))
-    writer = await journals.live(tmp_path, incarnation_id, first, settled(first), clock=shop.clock)
-    journals.append(writer.path, b"no writer wrote this")
-    await journals.add(writer, second, settled(second))
-    settler = Settler(shop.engine, folder=tmp_path, clock=shop.clock)
-    assert [await settler.look() for _ in range(3)] == [1, 0, 1]
-    await journals.add(writer, third, settled(third))
-    assert await settler.look() == 1
-    assert [path.read_bytes() for path in (tmp_path / "quarantine").iterdir()] == [b"no writer wrote this"]
-    await writer.close()
-    await settler.look()
-    assert await shop.rows("SELECT status FROM incarnation WHERE id = :id", id=incarnation_id) == ["open"]
-    settler.close()
 
 
 async def test_a_journal_with_another_name_or_of_a_newer_version_is_not_read(
