@@ -37,7 +37,7 @@ _AS_THEY_ARE = (
     "price_version_id",
     "currency",
 )
-_MOMENTS = ("admitted_at", "settled_at", "posted_at")
+MOMENTS = ("admitted_at", "settled_at", "posted_at")
 _OF_THE_EVENT = (
     "request_id",
     "tenant_id",
@@ -50,7 +50,7 @@ _OF_THE_EVENT = (
 _METERS = tuple(meter.value for meter in Meter)
 COLUMNS = (
     *_AS_THEY_ARE,
-    *_MOMENTS,
+    *MOMENTS,
     *_METERS,
     *(f"billed_{name}" for name in _METERS),
     "model_name",
@@ -68,7 +68,7 @@ def event_line(row: Mapping[str, Any]) -> dict[str, Any]:
         "object": EVENT,
         "version": VERSION,
         **{name: row[name] for name in _AS_THEY_ARE},
-        **{name: moment(row[name]) for name in _MOMENTS},
+        **{name: moment(row[name]) for name in MOMENTS},
         "model": row["model_name"],
         "flags": list(row["flags"]),
         "usage": {name: int(row[name]) for name in (*_METERS, "reasoning")},

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import re
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
+from billing.chain.lines import MOMENTS
 from billing.chain.link import canonical
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Hash = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-_Day = Annotated[str, msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+_MOST = 2**63 - 1
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+_More = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+_Hash = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_Day = Annotated[str, msgspec.Meta(pattern=r"\A2[0-9]{3}-[0-9]{2}-[0-9]{2}\Z")]
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _Version = Literal[1]
 
 
@@ -23,7 +29,7 @@ class Place(_Strict, frozen=True):
     """Where a line stands in its tenant's chain."""
 
     day: _Day
-    sequence: Annotated[int, msgspec.Meta(ge=1)]
+    sequence: _Number
     previous: _Hash
     hash: _Hash
 
@@ -50,10 +56,10 @@ class Counted(_Strict, frozen=True):
 class Change(_Strict, frozen=True):
     """Tokens more by class, or fewer."""
 
-    input: int
-    input_cached: int
-    input_cache_write: int
-    output: int
+    input: _More
+    input_cached: _More
+    input_cache_write: _More
+    output: _More
 
 
 class Prices(_Strict, frozen=True):
@@ -77,10 +83,10 @@ class _Priced(_Line, frozen=True, kw_only=True):
     key_id: str
     model_id: str
     model: str
-    posted_at: datetime
+    posted_at: _Moment
     price_version_id: str
     prices: Prices
-    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
+    currency: Annotated[str, msgspec.Meta(pattern=r"\A[A-Z]{3}\Z")]
 
 
 class Event(_Priced, frozen=True, tag="usage.event", kw_only=True):
@@ -90,10 +96,10 @@ class Event(_Priced, frozen=True, tag="usage.event", kw_only=True):
     streamed: bool
     choices: _Count
     prompts: _Count
-    admitted_at: datetime
-    settled_at: datetime
+    admitted_at: _Moment
+    settled_at: _Moment
     outcome: str
-    status: int
+    status: _Count
     finish_reason: str | None
     usage_source: str
     usage: Counted
@@ -129,12 +135,13 @@ class PageEnd(_Strict, frozen=True, tag_field="object", tag="usage.page", kw_onl
 
 
 class KeptHead(msgspec.Struct, frozen=True):
-    """The last line of a day, as the tenant kept it."""
+    """The last line of a day, as the tenant kept it.   open: more lines of that day could follow."""
 
     tenant_id: str
     day: _Day
-    sequence: Annotated[int, msgspec.Meta(ge=1)]
+    sequence: _Number
     hash: _Hash
+    open: bool = True
 
 
 class _Heads(msgspec.Struct, frozen=True):
@@ -147,6 +154,13 @@ _heads = msgspec.json.Decoder(_Heads).decode
 _plain = msgspec.json.Decoder().decode
 
 
+_NO_LINE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What bytes that are no line can raise: other JSON, no day, a number beyond 64 bits, depth without end."""
+_MOMENT = re.compile(r"2[0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_ANY = "2000-01-01T00:00:00.000000Z"
+"""In place of a moment that a kind of line doesn't have."""
+
+
 class Unreadable(ValueError):
     """A line that is none, and why."""
 
@@ -154,13 +168,16 @@ class Unreadable(ValueError):
 def read_line(raw: bytes) -> tuple[Line | PageEnd, dict[str, Any]]:
     """A line and its plain content. Raises Unreadable if it isn't one in canonical form.
 
-    Only the canonical bytes are taken: a key twice, or a number written in another way, is not.
+    Only the canonical bytes are taken: a key twice, or a number or a moment written in another way, is not.
     """
     try:
         line, plain = _lines(raw), _plain(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        is_canonical = canonical(plain) == raw
+        if not isinstance(line, PageEnd):
+            date.fromisoformat(line.chain.day)
+    except _NO_LINE as error:
         raise Unreadable(f"it is no usage line: {error}") from None
-    if canonical(plain) != raw:
+    if not is_canonical or not all(_MOMENT.fullmatch(plain.get(name, _ANY)) for name in MOMENTS):
         raise Unreadable("it is not in the form in which it was handed out (canonical JSON)")
     return line, plain
 
@@ -168,6 +185,9 @@ def read_line(raw: bytes) -> tuple[Line | PageEnd, dict[str, Any]]:
 def read_heads(raw: bytes) -> list[KeptHead]:
     """The heads in an answer of `/v1/usage/events/heads`. Raises Unreadable if it is none."""
     try:
-        return _heads(raw).data
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        heads = _heads(raw).data
+        for head in heads:
+            date.fromisoformat(head.day)
+    except _NO_LINE as error:
         raise Unreadable(f"these are no heads: {error}") from None
+    return heads
