@@ -19,6 +19,8 @@ class Pair(StrEnum):
     """Second settlements of a request that say something else, by the day on which they came."""
     EVENTS_ROLLUPS = "events_rollups"
     """Events and corrections against the 15-minute sums, by day of admission (of posting: corrections)."""
+    EVENTS_LINKS = "events_links"
+    """Events and corrections against their links and what waits for one, by the same days."""
     EVENTS_LEDGER = "events_ledger"
     """The cost of the events of a transaction against its entries, by day of posting."""
     CORRECTIONS_LEDGER = "corrections_ledger"

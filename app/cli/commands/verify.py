@@ -35,6 +35,7 @@ PAIRS = {
     "journal_events": "journals → events",
     "conflicts": "one settlement a request",
     "events_rollups": "events ↔ roll-ups",
+    "events_links": "events ↔ usage chain",
     "events_ledger": "events ↔ ledger",
     "corrections_ledger": "corrections ↔ ledger",
     "grants_ledger": "grants ↔ ledger",

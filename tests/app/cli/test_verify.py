@@ -49,7 +49,7 @@ def test_alone_it_proves_the_books_of_today(steelyard: Steelyard, control: FakeC
     days.add(datetime.now(UTC).date().isoformat())
     assert result.code == 0
     asked = [call.path for call in control.asked]
-    assert len(asked) == 11
+    assert len(asked) == 12
     assert any(asked[0] == f"/reconciliation/{day}?pair=journal_events" for day in days)
     assert any(asked[-1] == f"/reconciliation?from={day}&to={day}" for day in days)
 
@@ -91,8 +91,8 @@ def test_days_are_proven_one_by_one_in_their_order(steelyard: Steelyard, control
     proven(control, "2026-11-30")
     control.gives("POST /reconciliation/2026-12-01", report())
     assert steelyard("verify", "books", "--from", "2026-11-30", "--to", "2026-12-01").code == 0
-    assert len(control.asked) == 21
-    assert control.asked[10].path == "/reconciliation/2026-12-01?pair=journal_events"
+    assert len(control.asked) == 23
+    assert control.asked[11].path == "/reconciliation/2026-12-01?pair=journal_events"
     assert steelyard("verify", "books", "--from", "2026-12-01", "--to", "2026-11-30").code == 2
     assert steelyard("verify", "books", "--from", "yesterday").code == 2
 

@@ -11,6 +11,7 @@ PAIRS = {
     "journal_events",
     "conflicts",
     "events_rollups",
+    "events_links",
     "events_ledger",
     "corrections_ledger",
     "grants_ledger",

@@ -20,7 +20,7 @@ from tests.billing.journal.shop import NOW_MS, Shop, settled
 
 TODAY = day_of(from_ms(NOW_MS))
 BOOKS = tuple(pair for pair in Pair if pair is not Pair.ENGINE_EVENTS)
-_HISTORY = ("usage_event", "ledger_transaction", "ledger_entry", "wallet_grant")
+_HISTORY = ("usage_event", "ledger_transaction", "ledger_entry", "wallet_grant", "usage_link")
 
 
 async def post(

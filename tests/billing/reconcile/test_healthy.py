@@ -13,6 +13,7 @@ from app.core import ids
 from app.core.clock import from_ms
 from app.core.errors import Conflict
 from app.core.ids import RequestId
+from billing.chain.sealing import seal
 from billing.ledger import corrections, expiry, service
 from billing.ledger.corrections import Asked
 from billing.ledger.model import GrantKind, Terms
@@ -37,13 +38,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What happens at a moment: requests in one batch, a grant, a correction, what is due."""
+    """What happens at a moment: requests in one batch, a grant, a correction, what is due, a sealing."""
 
     seconds: int
     requests: list[Request]
     grant: int
     lives_s: int | None
     correction: int
+    seals: bool
 
 
 usages = st.builds(
@@ -64,6 +66,7 @@ chapters = st.builds(
     st.sampled_from([0, 0, 10**9, 10**12]),
     st.sampled_from([None, 60, DAY_S]),
     st.integers(-(10**6), 10**6),
+    st.booleans(),
 )
 
 
@@ -110,6 +113,9 @@ async def _live(shop: Shop, chapter: Chapter, *, bought: list[RequestId]) -> Non
         await expiry.turn(connection, shop.wallet.id, now=now)
     if bought and chapter.correction:
         await _correct(shop, bought[chapter.correction % len(bought)], amount=chapter.correction)
+    if chapter.seals:
+        async with shop.engine.begin() as connection:
+            await seal(connection, now=now, most=3)
 
 
 async def _post(shop: Shop, some: list[Request], *, bought: list[RequestId]) -> None:
