@@ -52,7 +52,8 @@ MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
 SIMULATED = range(1, 1 + (40 if QUICK else 2000))
 HUNTS = 40 if QUICK else 80
 """Most simulated runs for each mutant, of seeds with which the sound product has passed."""
-CONSOLE = Console(stderr=True)
+CONSOLE = Console(stderr=True, width=None if sys.stderr.isatty() else 150)
+"""A file has no width of its own: the table would be cut to 80 columns."""
 
 
 def bar() -> Progress:

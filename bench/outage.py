@@ -81,12 +81,12 @@ async def warm(pair: Pair, tally: Tally) -> None:
     """Demand by which both gateways borrow far more than they will use."""
     async with asyncio.TaskGroup() as group:
         for number in range(_WARM_CLIENTS):
-            group.create_task(_warm_one(pair, tally, number))
+            group.create_task(_warm_one(pair, tally, which=number % 2))
 
 
-async def _warm_one(pair: Pair, tally: Tally, number: int) -> None:
+async def _warm_one(pair: Pair, tally: Tally, *, which: int) -> None:
     for _ in range(3):
-        tally.add("before", await pair.ask(number % 2, chat("warm", max_tokens=64)))
+        tally.add("before", await pair.ask(which, chat("warm", max_tokens=64)))
 
 
 async def examine(database: Database, tally: Tally) -> dict[str, int]:
