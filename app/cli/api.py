@@ -60,7 +60,7 @@ def find_place(data_dir: Path) -> Place:
         "no Steelyard to talk to",
         exit_code=ExitCode.UNREACHABLE,
         why=why,
-        remedy="steelyard up --detach, or set the two variables",
+        remedy="steelyard up --detach, --data-dir FOLDER of a stack that runs, or set the two variables",
     )
 
 

@@ -166,12 +166,16 @@ def verdict(answer: Answer) -> str:
     if check.flaws:
         counts = ", ".join(f"{amount} {flaw.value}" for flaw, amount in sorted(check.flaws.items()))
         return f"WRONG: {counts}"
+    if not any(check.kinds.values()):
+        return "RIGHT, but of nothing: there are no lines. The range has no usage, or its download failed"
     chain = "each line is as it was sealed" if scope.partial else "the chain is whole"
     doubts = []
     if scope.partial:
         doubts.append("lines that were left out can't be checked")
     elif not scope.heads:
         doubts.append("without kept heads, lines cut from the end would not show")
+    if check.untied:
+        doubts.append(f"{check.untied} corrections are of requests that this file doesn't have")
     totals = ", ".join(f"{format_picos(net)} {name}" for name, net in check.sums.totals().items())
     doubt = f" ({'; '.join(doubts)})" if doubts else ""
     return f"RIGHT: {chain}, every amount follows from its tokens and prices, total {totals or '0'}{doubt}"
@@ -187,6 +191,7 @@ def _facts(answer: Answer) -> dict[str, Any]:
         "corrections": kinds["correction"],
         "withheld": kinds["withheld"],
         "start": check.start,
+        "corrections_without_event": check.untied,
     }
 
 

@@ -100,7 +100,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     reason, message = {
-        404: (RejectReason.ROUTE_UNKNOWN, "There is no such route."),
+        404: (RejectReason.ROUTE_UNKNOWN, "There is no such route. Models are served at the gateway's port."),
         405: (RejectReason.METHOD_NOT_ALLOWED, "The route doesn't know this method."),
     }.get(error.status_code, (RejectReason.BODY_INVALID, str(error.detail)))
     answer = _answer(request, Rejected(reason, message, status=error.status_code))

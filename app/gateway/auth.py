@@ -23,7 +23,11 @@ def find_key(headers: Headers, snapshot: Snapshot) -> Key:
         )
     key = snapshot.key(digest)
     if key is None:
-        raise Rejected(RejectReason.KEY_UNKNOWN, "The API key is not known.", status=401)
+        raise Rejected(
+            RejectReason.KEY_UNKNOWN,
+            "The API key is not known. Check that it is whole and has not been replaced.",
+            status=401,
+        )
     return key
 
 

@@ -29,7 +29,11 @@ def inference_endpoint(scope: dict[str, Any]) -> Endpoint | None:
     if path in (HEALTH, MODELS) or path.startswith(MODELS + "/"):
         _require(method, "GET")
         return None
-    raise Rejected(RejectReason.ROUTE_UNKNOWN, "There is no such route.", status=404)
+    raise Rejected(
+        RejectReason.ROUTE_UNKNOWN,
+        "There is no such route. Those of this port begin with /v1; the console has a port of its own.",
+        status=404,
+    )
 
 
 def check_head(headers: Headers, *, limit_bytes: int) -> None:

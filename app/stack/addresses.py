@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from app.core.errors import DependencyError
 
 _FIRST_GATEWAY_METRICS = 10
+_FIRST_OPEN = 1024
+"""Below it only root may listen, by Linux' defaults."""
 HOST = "127.0.0.1"
 
 
@@ -81,10 +83,14 @@ def require_free(addresses: Addresses) -> None:
     """Raises DependencyError naming each port that is taken and what to do."""
     if busy := taken(addresses):
         ports = ", ".join(f"{port} ({name})" for name, port in busy.items())
-        elsewhere = addresses.base + 100
+        if addresses.base < _FIRST_OPEN:
+            raise DependencyError(
+                f"port {ports} is in use, or not open to you: below {_FIRST_OPEN} is for root\n"
+                "choose other ports: steelyard up --port 9000"
+            )
         raise DependencyError(
             f"port {ports} is in use by another program\n"
-            f"stop that program, or choose other ports: steelyard up --port {elsewhere}"
+            f"stop that program, or choose other ports: steelyard up --port {addresses.base + 100}"
         )
 
 

@@ -155,7 +155,8 @@ class DataDir:
         pid = os.pread(descriptor, 32, 0).decode() or "unknown"
         raise DependencyError(
             f"a stack already runs on {self.root} (pid {pid})\n"
-            f"stop it: steelyard down --data-dir '{self.root}'; or use another folder: --data-dir FOLDER"
+            f"stop it: steelyard down --data-dir '{self.root}'; or use another folder and other ports: "
+            "--data-dir FOLDER --port 9000"
         )
 
 

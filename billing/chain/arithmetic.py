@@ -33,6 +33,8 @@ def check_correction(correction: Correction) -> Iterator[str]:
     if amount is None or rates is None:
         yield "its amount or its prices are no decimal numbers that agree"
         return
+    if not amount:
+        yield "it neither gives back nor charges anything"
     change = _usage(correction.billed_change)
     worth = -cost(change, rates)
     if change != NOTHING and worth != amount:

@@ -1,4 +1,7 @@
-"""Checks a file of lines while it is read: the chain, the arithmetic, the sums. Pure; constant memory."""
+"""Checks a file of lines while it is read: the chain, the arithmetic, the sums, the corrections.
+
+In constant memory: what has to wait for the end goes to a temporary file.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from app.core.money import format_picos
 from billing.chain.arithmetic import check_correction, check_event
 from billing.chain.link import digest_of
 from billing.chain.sums import Sums
+from billing.chain.ties import Ties
 from billing.chain.walk import Flaw, Found, Walk
 from billing.chain.wire import (
     Correction,
@@ -58,6 +62,8 @@ class Check:
         self._walk = Walk(
             partial=scope.partial, heads=scope.heads, first_day=scope.first_day, end_day=scope.end_day
         )
+        self._ties = Ties(partial=scope.partial)
+        self._partial = scope.partial
         self._number = 0
         self._of_page = 0
         self._end: PageEnd | None = None
@@ -66,6 +72,8 @@ class Check:
         self.findings: list[Finding] = []
         self.flaws: Counter[Flaw] = Counter()
         self.kinds: Counter[str] = Counter()
+        self.untied = 0
+        """Corrections of requests that the file doesn't have, though it may: known when it is finished."""
 
     @property
     def tenant_id(self) -> str | None:
@@ -99,7 +107,8 @@ class Check:
         self.keep(Finding(self._number, line_id, flaw, what))
 
     def finish(self, *, expected: Mapping[str, int] | None = None) -> None:
-        """Check what only the end can tell.   expected: net picos by currency."""
+        """Check what only the end can tell, once.   expected: net picos by currency."""
+        self._tie()
         for found in self._walk.end():
             self.keep(Finding(None, None, *found))
         if self._end is not None and self._end.next is not None:
@@ -120,8 +129,19 @@ class Check:
         if isinstance(line, Withheld) or wrong:
             return None
         self._compare_prices(line)
+        self._ties.add(line, number=self._number)
         self.sums.add(line)
         return line
+
+    def _tie(self) -> None:
+        """Hold corrections against their events; without one, a correction is wrong if the file has all."""
+        is_all = self._walk.is_from_beginning and not (self._partial or self.kinds["withheld"] or self.flaws)
+        for tie in self._ties.found():
+            if tie.what is not None or is_all:
+                what = tie.what or "the request that it corrects is not in this file, which has all"
+                self.keep(Finding(tie.line, tie.id, Flaw.CORRECTION, what))
+            else:
+                self.untied += 1
 
     def _compare_prices(self, line: Event | Correction) -> None:
         """A version's prices of a model are the same in every line: publishing froze them."""

@@ -30,6 +30,7 @@ class Flaw(StrEnum):
     UNFINISHED = "unfinished"
     TOTAL = "total"
     RECOUNT = "recount"
+    CORRECTION = "correction"
 
 
 class Found(NamedTuple):
@@ -59,13 +60,14 @@ class Walk:
         self._partial = partial
         self._days = (first_day, end_day)
         self._kept: dict[str, list[KeptHead]] = defaultdict(list)
-        for head in sorted(set(heads), key=lambda head: (head.day, head.sequence)):
+        for head in sorted(_distinct(heads), key=lambda head: (head.day, head.sequence)):
             self._kept[head.day].append(head)
         self._met: set[KeptHead] = set()
         self._head: Head | None = None
         self._began: tuple[str, int] = ("", 0)
         self.tenant_id: str | None = None
         self.start = "there are no lines"
+        self.is_from_beginning = False
 
     def step(self, place: Place, *, tenant_id: str, digest: bytes) -> list[Found]:
         """What is wrong with a line or before it."""
@@ -124,10 +126,11 @@ class Walk:
         self.start = f"begins with {place.day}; what was before it, the file can't tell"
         for before, words in roots:
             if self._goes_back_to(before, place):
-                self.start = words
-        yield from self._anew(place, earlier)
+                self.start, self.is_from_beginning = words, before == BEGINNING
+        anew = list(self._anew(place, earlier))
+        yield from anew
         ended = [head for head in earlier if not head.open and _day_after(head.day) == place.day]
-        if ended and not self._goes_back_to(bytes.fromhex(ended[-1].hash), place):
+        if not anew and ended and not self._goes_back_to(bytes.fromhex(ended[-1].hash), place):
             what = f"{place.day} does not go on from line {ended[-1].sequence} of {ended[-1].day}"
             yield Found(Flaw.REPLACED, f"{what}, with which that day had ended by the kept head")
 
@@ -192,6 +195,12 @@ def _gap(first: int, place: Place) -> Found:
         f"line {first} of {place.day} is" if first == last else f"lines {first} to {last} of {place.day} are"
     )
     return Found(Flaw.MISSING, f"{lines} missing before it")
+
+
+def _distinct(heads: Iterable[KeptHead]) -> Iterable[KeptHead]:
+    """Each head once, though it was kept several times: when its day was open, and when it had ended."""
+    ended_last = sorted(heads, key=lambda head: not head.open)
+    return {(head.tenant_id, head.day, head.sequence, head.hash): head for head in ended_last}.values()
 
 
 def _day_after(day: str) -> str:

@@ -82,12 +82,15 @@ def heads(
 
 
 def _write(lines: Iterator[bytes], *, total: int | None) -> None:
+    number = 0
     with progress("lines", total=total) as advance:
         for number, line in enumerate(lines, start=1):
             sys.stdout.buffer.write(line + b"\n")
             if number % _EACH == 0:
                 advance(_EACH)
     sys.stdout.buffer.flush()
+    if number == 0:
+        hint("no events in this range")
 
 
 def _only_tenant(api: Api) -> str:

@@ -87,7 +87,8 @@ async def explain_request(request_id: str, call: _Reader) -> dict[str, Any]:
             f"There is no settled or refused request {request_id[:100]!r} within your reach.",
             status=404,
             id=request_id[:100],
-            hint="One in progress, or not posted yet, appears here within seconds of its end.",
+            hint="One in progress, or not posted yet, appears within seconds of its end; "
+            "one without a known key is not kept.",
         )
     return found
 

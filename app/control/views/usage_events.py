@@ -75,6 +75,8 @@ class Asked:
     ) -> None:
         self.first_day, self.start = _edge(start, param="from")
         self.end_day, self.end = _edge(end, param="to")
+        if self.first_day and self.end_day and self.end_day < self.first_day:
+            invalid("`to` lies before `from`.", param="to")
         self.tenant_id = tenant_id
         self.only = UsageFilter(
             project_ids=(project_id,) if project_id else (), key_ids=(key_id,) if key_id else ()

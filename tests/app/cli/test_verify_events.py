@@ -116,6 +116,24 @@ def test_a_filtered_download_is_said_to_be_one(steelyard: Steelyard, tmp_path: P
     assert (result.code, "lines that were left out can't be checked" in result.out) == (0, True)
 
 
+def test_a_file_without_lines_is_not_said_to_prove_anything(steelyard: Steelyard, tmp_path: Path) -> None:
+    result = steelyard("verify", "events", str(written(tmp_path / "empty.ndjson", [])))
+    assert (result.code, "RIGHT, but of nothing: there are no lines" in result.out) == (0, True)
+    expecting = steelyard("verify", "events", str(tmp_path / "empty.ndjson"), "--expect-total", "1 USD")
+    assert expecting.code == 1
+
+
+def test_a_range_without_events_is_said_beside_the_empty_output(
+    steelyard: Steelyard, control: FakeControl
+) -> None:
+    control.lists("/tenants", {"id": TENANT})
+    control.gives(f"GET {EVENTS}/heads", {"object": "list", "data": []})
+    control.gives(f"GET {EVENTS}", end(0, None))
+    result = steelyard("usage", "events")
+    assert (result.code, result.out) == (0, "")
+    assert "no events in this range" in result.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -130,6 +130,11 @@ async def test_a_key_sees_its_own_project_and_proves_it_within_the_whole_chain(t
     assert all(line.keys() == {"object", "version", "tenant_id", "line", "chain"} for line in others)
 
 
+async def test_a_range_that_ends_before_it_begins_is_refused(traffic: Traffic) -> None:
+    answer = await owner(traffic).get(EVENTS, params={"from": "2026-11-30", "to": "2026-11-29"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "parameter_invalid")
+
+
 async def test_no_other_tenant_sees_a_line_or_goes_on_from_a_cursor(traffic: Traffic) -> None:
     await post(traffic, 3)
     await post(traffic, 1, payer=1)

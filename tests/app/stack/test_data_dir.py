@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,15 @@ def test_a_port_in_use_is_named_with_the_flag_that_helps() -> None:
         assert taken(addresses)["control"] == port
         with pytest.raises(DependencyError, match=rf"{port} \(control\).*\n.*--port"):
             require_free(addresses)
+
+
+def test_a_port_for_root_alone_is_said_to_be_one() -> None:
+    with socket.socket() as other:
+        with suppress(OSError):  # who may, takes it: so it isn't free for root either
+            other.bind(("127.0.0.1", 1023))
+            other.listen()
+        with pytest.raises(DependencyError, match=r"is for root\n.*--port 9000"):
+            require_free(Addresses(1023, gateways=1))
 
 
 def test_migrations_run_again_when_a_script_is_new_or_changed(tmp_path: Path) -> None:

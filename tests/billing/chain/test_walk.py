@@ -75,7 +75,7 @@ def test_a_head_within_the_file_counts_also_after_the_days_that_were_asked_for()
 
 
 def test_a_head_that_was_kept_more_than_once_is_told_once() -> None:
-    scope = Scope(heads=KEPT.heads * 3)
+    scope = Scope(heads=(*KEPT.heads, msgspec.structs.replace(KEPT.heads[0], open=False), *KEPT.heads))
     assert checked(TRUE, scope).findings == []
     assert len(checked(TRUE[:2], scope).findings) == 1
 
@@ -103,6 +103,8 @@ def test_a_day_that_goes_on_from_something_else_than_the_ended_day_before_is_fou
     assert flaws(forged, Scope(heads=(kept,))) == set()
     assert "can't tell" in checked(forged, Scope(heads=(kept,))).start
     assert flaws(forged, Scope(heads=(ended,))) == {Flaw.REPLACED}
+    anew = seal(lines(3, on=day(1), start=4))
+    assert len(checked(anew, Scope(heads=(kept, ended))).findings) == 1
     assert flaws(TRUE[4:], Scope(heads=(ended,))) == set()
     assert flaws(TRUE[7:], Scope(heads=(ended,))) == set()
 
