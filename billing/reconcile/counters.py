@@ -13,6 +13,9 @@ from itertools import pairwise
 
 from billing.reconcile.model import Counters, EngineMeter, Reading
 
+_MOST = (1 << 63) - 1
+"""What can be kept. An engine that claims more, restart by restart, is wrong enough with this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -44,7 +47,7 @@ def stretch(readings: Sequence[Reading], meter: EngineMeter) -> Stretch | None:
             counted += now
         else:
             counted += now - was
-    return Stretch(known[0][0].at, known[-1][0].at, counted, tuple(holes), len(known))
+    return Stretch(known[0][0].at, known[-1][0].at, min(counted, _MOST), tuple(holes), len(known))
 
 
 def is_restart(before: Counters, after: Counters) -> bool:

@@ -1,7 +1,7 @@
 """Reads an engine's metrics page, whatever its names are: an alias table per engine. Pure.
 
-What the page doesn't say, or says as no whole number, is unknown and never 0. Counters of several ranks
-of one engine are summed; those of other models on the same page are left out.
+What the page doesn't say, or says as no whole number or beyond reason, is unknown and never 0. Counters of
+several ranks of one engine are summed; those of other models on the same page are left out.
 Source: vLLM `v1/metrics/loggers.py`, llama.cpp `tools/server`, SGLang `metrics/collector.py`; real pages.
 """
 
@@ -16,8 +16,9 @@ from billing.reconcile.model import Counters
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*$")
 _MODEL = re.compile(r'(?:^|,)\s*model_name="((?:[^"\\]|\\.)*)"')
+_PROCESS = re.compile(r"[!-~]{1,64}")
 _LARGEST = 1 << 53
-"""From here on a float, which such a page is made of, no longer counts by ones."""
+"""From here on a float, which such a page is made of, no longer counts by ones; nor does a sum of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ def read_page(page: str, names: Names, *, served_model: str, process: str | None
     )
     if names.cached_apart and prompt is not None:
         prompt = None if cached is None else prompt + cached
-    return Counters(process, prompt, cached, generated, finished)
+    known = process if _PROCESS.fullmatch(process or "") else None
+    return Counters(known, prompt, cached, generated, finished)
 
 
 def _groups(names: Names) -> tuple[tuple[str, ...], ...]:
@@ -89,9 +91,10 @@ def _groups(names: Names) -> tuple[tuple[str, ...], ...]:
 
 
 def _add(by_model: dict[str | None, int | None], *, model: str | None, value: int | None) -> None:
-    """One unknown part makes the sum unknown."""
+    """One unknown part makes the sum unknown, and so does a sum without bounds."""
     so_far = by_model.get(model, 0)
-    by_model[model] = None if so_far is None or value is None else so_far + value
+    total = None if so_far is None or value is None else so_far + value
+    by_model[model] = None if total is None or total >= _LARGEST else total
 
 
 def _pick(

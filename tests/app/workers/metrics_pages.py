@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 PAGE = b'vllm:prompt_tokens_total{model_name="m"} 7.0\nvllm:generation_tokens_total{model_name="m"} 3.0\n'
+PACKED = gzip.compress(gzip.compress(PAGE * 10_000))
+MANY_RANKS = b'vllm:prompt_tokens_total{model_name="m"} 9007199254740991\n' * 1100
+"""Each counts what a float still can; together they are beyond 64 bits."""
 
 
 @asynccontextmanager
@@ -22,6 +26,8 @@ async def serve_pages() -> AsyncIterator[str]:
             "/well/metrics": (b"200 OK", b"process-start-time-unix: 42\r\n", PAGE),
             "/moved/metrics": (b"302 Found", b"location: /well/metrics\r\n", b""),
             "/endless/metrics": (b"200 OK", b"", b"# more\n" * (1 << 20)),
+            "/packed/metrics": (b"200 OK", b"content-encoding: gzip, gzip\r\n", PACKED),
+            "/monstrous/metrics": (b"200 OK", b"", b"process_start_time_seconds 4\x002\n" + MANY_RANKS),
         }
         status, head, body = answers.get(path, (b"404 Not Found", b"", b""))
         writer.write(b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, head, body))

@@ -30,8 +30,8 @@ async def test_a_page_is_read_as_of_the_moment_it_was_asked_for() -> None:
     assert reading.counters == Counters("42", prompt=7, generated=3)
 
 
-@pytest.mark.parametrize("path", ["moved", "endless", "missing"])
-async def test_no_redirect_is_followed_and_no_page_without_end_is_read(path: str) -> None:
+@pytest.mark.parametrize("path", ["moved", "endless", "missing", "packed"])
+async def test_no_redirect_is_followed_and_no_page_that_is_packed_or_without_end_is_read(path: str) -> None:
     async with serve_pages() as url:
         scraped = await scrape(
             [engine("bck_1", f"{url}/{path}"), engine("bck_2", f"{url}/well")], clock=ManualClock()
@@ -77,6 +77,14 @@ async def test_engines_of_the_catalogue_are_read_and_kept_and_removed_ones_left_
     assert (list(scraped.readings), scraped.silent) == (["bck_active"], ["bck_drained"])
     kept = await _fetch(database, "SELECT backend_id, process, prompt, cached, generated FROM engine_reading")
     assert [tuple(row) for row in kept] == [("bck_active", "42", 7, None, 3)]
+
+
+async def test_a_page_of_monstrous_values_takes_no_other_engine_its_reading(database: Database) -> None:
+    async with serve_pages() as url:
+        await _catalogue(database, {"bck_1": f"{url}/monstrous", "bck_2": f"{url}/well"})
+        await asyncio.to_thread(read_engines, database.app_url)
+    kept = await _fetch(database, "SELECT backend_id, process, prompt FROM engine_reading ORDER BY 1")
+    assert [tuple(row) for row in kept] == [("bck_1", None, None), ("bck_2", "42", 7)]
 
 
 async def _catalogue(database: Database, addresses: dict[str, str]) -> None:

@@ -33,6 +33,13 @@ def test_growth_is_summed_from_the_first_reading_on() -> None:
     assert (found.begins_at, found.ends_at) == (minute(0), minute(3))
 
 
+def test_what_an_engine_claims_over_many_restarts_stays_what_can_be_kept() -> None:
+    claims = [(1 << 53) - 1 - number % 2 for number in range(1440)]
+    found = stretch(counted(*claims, process=tuple(map(str, range(1440)))), EngineMeter.GENERATED)
+    assert found is not None
+    assert found.counted == (1 << 63) - 1
+
+
 def test_a_counter_that_fell_began_anew_and_leaves_a_hole() -> None:
     found = stretch(counted(100, 130, 20, 50), EngineMeter.GENERATED)
     assert found is not None

@@ -80,6 +80,17 @@ def test_one_rank_that_does_not_tell_makes_the_sum_unknown() -> None:
     assert read_page(page, VLLM, served_model="m").prompt is None
 
 
+def test_a_sum_beyond_what_an_engine_can_count_is_unknown() -> None:
+    page = 'vllm:prompt_tokens_total{engine="0"} 9007199254740991\nvllm:prompt_tokens_total{engine="1"} 7.0\n'
+    assert read_page(page, VLLM, served_model="m").prompt is None
+
+
+@pytest.mark.parametrize("name", ["4\x002", "4" * 65, "four two", "", "٤٢"])
+def test_a_process_that_has_no_name_to_keep_is_unknown(name: str) -> None:
+    assert read_page(f"process_start_time_seconds {name}\n", VLLM, served_model="m") == Counters()
+    assert read_page("", VLLM, served_model="m", process=name) == Counters()
+
+
 def test_an_empty_page_says_nothing_and_never_0() -> None:
     assert read_page("", VLLM, served_model="m") == Counters()
 
