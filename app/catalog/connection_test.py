@@ -10,6 +10,7 @@ import httpx
 
 _TIMEOUT_S = 5.0
 _MAX_BODY = 1 << 20
+_PLAIN = {"accept-encoding": "identity"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,13 @@ async def _asked_for_models(
 
 
 async def _get(client: httpx.AsyncClient, url: str) -> tuple[int, bytes]:
-    """Status and body; of a body without end only its beginning, which is then no JSON."""
-    async with client.stream("GET", url) as answer:
+    """Status and body as it comes; of one without end only its beginning. That, or a packed one, is no JSON.
+
+    Nothing is unpacked: a kilobyte could become a gigabyte at once.
+    """
+    async with client.stream("GET", url, headers=_PLAIN) as answer:
         body = b""
-        async for piece in answer.aiter_bytes():
+        async for piece in answer.aiter_raw():
             body += piece
             if len(body) > _MAX_BODY:
                 break

@@ -15,6 +15,7 @@ from tests.app.catalog.small_engine import serve_models
         ("/nothing", True, "/health answers 404"),
         ("/odd", True, "/v1/models is no model list"),
         ("/endless", True, "/v1/models is no model list"),
+        ("/packed", True, "/v1/models is no model list"),
     ],
 )
 async def test_a_test_says_what_to_put_right(path: str, reachable: bool, problem: str | None) -> None:
