@@ -95,6 +95,7 @@ class Course:
         self._chunks: deque[Chunk] = deque()
         self._last_ms: int | None = None
         self._all_new = True
+        self._identified = False
 
     @property
     def incarnation_id(self) -> IncarnationId:
@@ -139,7 +140,7 @@ class Course:
 
     async def free(self) -> None:
         """Give the disk what lies before the committed position from which a restart would read."""
-        if not self.can_free or self._resume - self._freed < STEP_BYTES:
+        if not self.can_free or self._resume - self._freed < STEP_BYTES or not self.tail.in_place:
             return
         try:
             await self._desk.run_blocking(self._desk.punch, self.tail.path, end=self._resume)
@@ -169,6 +170,8 @@ class Course:
 
     def _take_chunk(self) -> Chunk | None:
         """The entries of the next frames; None if there are none. Blocks, beside the loop."""
+        if not self._identified and not self._identify():
+            return None
         frames = self.tail.read()
         if not frames:
             return None
@@ -183,6 +186,17 @@ class Course:
             if entry is not None and entry.end > self._posted:
                 entries.append(entry)
         return Chunk(entries, self.joiner.oldest)
+
+    def _identify(self) -> bool:
+        """Whether the file is what its name says, before anything is read from its middle."""
+        self._identified = True
+        head = self.tail.head()
+        try:
+            if head is not None:
+                self.joiner.check_head(head)
+        except WrongJournal as error:
+            self.tail.stop(str(error))
+        return self.tail.state is not State.STOPPED
 
     def _was_parked(self, entry: Entry) -> bool:
         """Whether it is in someone's hands: a charge that was parked is posted by a retry alone."""

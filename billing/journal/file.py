@@ -3,7 +3,8 @@
 While it is short of room nothing more should be admitted, but what runs is still written (`room.py`).
 When the disk is full, the file is cut back to its last whole frame (the settler may have read all whole
 ones, never a part), so what follows stays readable. A failed *sync* is for good: the kernel has dropped
-the pages and nobody can know what is on the disk.
+the pages and nobody can know what is on the disk. So is a file that somebody removed, replaced or cut:
+what is written to it is on the disk, and no settler will ever read it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from billing.journal import frames, room
+from billing.journal import frames, lock, room
 from billing.journal.room import UNLIMITED
 
 log = logging.getLogger(__name__)
@@ -72,13 +73,18 @@ class JournalFile:
             log.warning("journal_room", extra={"lack": self.lack, "file": self.path.name})
 
     def sync(self) -> bool:
-        """Bring to the disk what was written before the call; False if it can't be, for good."""
+        """Bring to the disk what was written before the call, where its settler finds it; False if it can't
+        be, for good.
+        """
+        size = self._size
         try:
             os.fdatasync(self._descriptor)
+            flaw = self._flaw(size)
         except OSError as error:
-            self.break_off(f"the journal can't be synced: {error.strerror}")
-            return False
-        return True
+            flaw = f"the journal can't be synced: {error.strerror}"
+        if flaw is not None:
+            self.break_off(flaw)
+        return flaw is None
 
     def break_off(self, reason: str) -> None:
         """Never write again."""
@@ -92,6 +98,12 @@ class JournalFile:
         """Release the lock."""
         os.close(self._descriptor)
         self._descriptor = -1
+
+    def _flaw(self, size: int) -> str | None:
+        """What somebody else did to the file, which had `size` bytes at least."""
+        if not lock.names(self.path, self._descriptor):
+            return "the journal's file was removed or replaced"
+        return "the journal's file was cut" if os.fstat(self._descriptor).st_size < size else None
 
     def _cut(self, pieces: Sequence[bytes], done: int, *, error: OSError) -> int:
         whole = frames.complete_prefix(pieces, done)

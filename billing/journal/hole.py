@@ -19,14 +19,15 @@ _FAR = 1 << 40
 
 
 def punch(path: Path, *, end: int) -> None:
-    """Free the whole blocks of a file before `end`; they read as zeros from then on.
+    """Free the whole blocks of a file before `end`; they read as zeros from then on. The first block stays:
+    it says whose journal it is.
 
     Through a descriptor of its own: the reader's can't write, and closing one does not end a `flock`.
     Raises OSError where the file system, the system or the file's mode does not allow it.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        _punch(descriptor, start=0, length=end - end % BLOCK_BYTES)
+        _punch(descriptor, start=BLOCK_BYTES, length=end - end % BLOCK_BYTES - BLOCK_BYTES)
     finally:
         os.close(descriptor)
 

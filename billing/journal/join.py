@@ -19,6 +19,7 @@ from billing.journal.model import (
     Opened,
     Progress,
     Reading,
+    Record,
     Refused,
     Settled,
     Used,
@@ -120,13 +121,18 @@ class Joiner:
         if not waiting:
             del self._orphans[orphan.settled.request_id]
 
+    def check_head(self, frame: Frame) -> None:
+        """Raises WrongJournal if the first record is not that of this incarnation's journal."""
+        record = _record(frame)
+        if isinstance(record, Opened):
+            self._check(record)
+
     def take(self, frame: Frame) -> Entry | None:
         """What this record completes. Raises WrongJournal by an `Opened` that does not fit."""
-        try:
-            record = decode(frame.payload)
-        except (msgspec.ValidationError, msgspec.DecodeError):
-            return Unreadable(frame.start, frame.end, frame.payload)
+        record = _record(frame)
         match record:
+            case None:
+                return Unreadable(frame.start, frame.end, frame.payload)
             case Opened():
                 self._check(record)
             case Progress():
@@ -210,6 +216,14 @@ class Joiner:
             attempts=(),
         )
         return Charge(open_.start, end, admitted, settled, open_.payload, encode(settled))
+
+
+def _record(frame: Frame) -> Record | None:
+    """What a frame says; None if it is no record that we know."""
+    try:
+        return decode(frame.payload)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None
 
 
 def _reach(reading: Reading) -> tuple[int, int]:

@@ -57,6 +57,14 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def names(path: Path, descriptor: int) -> bool:
+    """True if the path still is this open file's: it was not removed, renamed, or given to another one."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def list_drafts(folder: Path) -> list[Path]:
     """Journals that are being created, or were when their process died."""
     return sorted(folder.glob(f"*{_TEMPORARY}"))

@@ -20,6 +20,7 @@ class SettlerMetrics:
         self.conflicts = self._counter("conflicts", "Second settlements of a request that say otherwise.")
         self.parked = self._counter("parked", "Records set aside because they can't be posted.")
         self.lost = self._counter("lost", "Requests settled as lost because their process died.")
+        self.displaced = self._counter("displaced", "Journals removed or replaced while they were read.")
         self.retries = self._counter("retries", "Looks that failed and are tried again.")
         self.overruns = self._counter("unleased_posts", "Batches that spent more than was leased for them.")
         self.lag_s = self._gauge("lag_seconds", "Age of the oldest settlement that is not posted.")

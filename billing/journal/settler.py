@@ -51,6 +51,7 @@ class Settler:
         self._clock = clock
         self._desk = Desk(engine, clock, self.metrics, batch, punch, run_blocking)
         self._courses: dict[Path, Course] = {}
+        self._displaced: list[Course] = []
         self._next_census = clock.monotonic()
         self._leftovers: dict[Path, float] = {}
         self.metrics.lag_s.set_function(lambda: self._lag_ms() / 1000)
@@ -64,11 +65,13 @@ class Settler:
         events = 0
         failures: list[Exception] = []
         paths = await self._desk.run_blocking(self._list)
-        for gone in self._courses.keys() - set(paths):
-            self._courses.pop(gone).tail.close()
-        for path in paths:
+        self._displaced += await self._desk.run_blocking(self._take_displaced)
+        displaced = {course.tail.path for course in self._displaced}
+        places: list[Path | Course] = [*self._displaced, *(path for path in paths if path not in displaced)]
+        for place in places:
             try:
-                events += await self._look_at(path)
+                course = place if isinstance(place, Course) else await self._course_at(place)
+                events += await self._look_at(course) if course is not None else 0
             except Exception as error:  # noqa: BLE001 - the rim: the journal stays, and is tried again
                 failures.append(error)
         if failures:
@@ -99,25 +102,44 @@ class Settler:
         """(ready, facts) for the probe."""
         stopped = {
             course.incarnation_id: course.tail.stopped_because
-            for course in self._courses.values()
+            for course in self._all()
             if course.tail.state is State.STOPPED
         }
-        facts = {"lag_ms": self._lag_ms(), "journals": len(self._courses), "stopped_journals": stopped}
+        facts = {"lag_ms": self._lag_ms(), "journals": len(self._all()), "stopped_journals": stopped}
         return self.failure is None, {**facts, "failure": self.failure}
 
     def close(self) -> None:
         """Let go of all files; nothing is lost, a later settler reads them again."""
-        for course in self._courses.values():
+        for course in self._all():
             course.tail.close()
         self._courses.clear()
+        self._displaced.clear()
 
     def _list(self) -> list[Path]:
         return sorted(self._folder.glob(f"*{lock.SUFFIX}"))
 
-    async def _look_at(self, path: Path) -> int:
-        course = self._courses.get(path) or await self._open(path)
-        if course is None:
-            return 0
+    def _all(self) -> list[Course]:
+        return [*self._courses.values(), *self._displaced]
+
+    def _take_displaced(self) -> list[Course]:
+        """Those whose file is not in its place any more: read on while it is open, to its writer's end.
+
+        The writer finds out at its next sync. Until then nothing is made of what lies in its place: it has
+        no lock, and would prove a living writer dead. One that was not to be read is let go of.
+        """
+        gone = [path for path, course in self._courses.items() if not course.tail.in_place]
+        courses = [self._courses.pop(path) for path in gone]
+        for course in courses:
+            self.metrics.displaced.inc()
+            log.critical("journal_displaced", extra={"incarnation_id": course.incarnation_id})
+            if course.tail.state is State.STOPPED:
+                course.tail.close()
+        return [course for course in courses if course.tail.state is not State.STOPPED]
+
+    async def _course_at(self, path: Path) -> Course | None:
+        return self._courses.get(path) or await self._open(path)
+
+    async def _look_at(self, course: Course) -> int:
         before = course.events
         await course.catch_up()
         await burial.judge_orphans(course, self._desk)
@@ -139,7 +161,7 @@ class Settler:
             known = await parking.of(connection, incarnation_id)
         posted, resume = row or (0, 0)
         try:
-            tail = await self._desk.run_blocking(JournalTail, path, offset=resume)
+            tail = await self._desk.run_blocking(JournalTail, path, offset=resume, known=posted)
         except FileNotFoundError:
             return None
         course = self._courses[path] = Course(tail, posted=posted, desk=self._desk, known=known)
@@ -148,7 +170,10 @@ class Settler:
     async def _put_away(self, course: Course, folder_name: str) -> None:
         now_ms = self._clock.now_ms()
         await self._desk.run_blocking(course.tail.archive, folder_name, at_ms=now_ms)
-        del self._courses[course.tail.path]
+        if course in self._displaced:
+            self._displaced.remove(course)
+        else:
+            del self._courses[course.tail.path]
         await self._desk.run_blocking(remove_closed, self._folder, before_ms=now_ms - _KEEP_CLOSED_MS)
 
     async def _sweep(self) -> None:
@@ -166,10 +191,10 @@ class Settler:
 
     async def _take_census(self) -> None:
         """Tell how many journals there are; now and then, count what must not be there."""
-        states = [course.tail.state for course in self._courses.values()]
+        states = [course.tail.state for course in self._all()]
         self.metrics.journals.set(len(states))
         self.metrics.stopped.set(states.count(State.STOPPED))
-        self.metrics.unfreed.set(sum(not course.can_free for course in self._courses.values()))
+        self.metrics.unfreed.set(sum(not course.can_free for course in self._all()))
         if self._clock.monotonic() < self._next_census:
             return
         self._next_census = self._clock.monotonic() + _CENSUS_S
@@ -179,5 +204,5 @@ class Settler:
             self.metrics.uncovered.set(await authority.uncovered(connection))
 
     def _lag_ms(self) -> int:
-        oldest = [at for course in self._courses.values() if (at := course.oldest_ms) is not None]
+        oldest = [at for course in self._all() if (at := course.oldest_ms) is not None]
         return max(0, self._clock.now_ms() - min(oldest)) if oldest else 0

@@ -69,6 +69,7 @@ usage_event = Table(
     Column("payload_hash", LargeBinary, nullable=False),
     Column("transaction_id", Text),
     Column("posted_at", _MOMENT, nullable=False),
+    Column("task_id", Text),
     Index("usage_event_by_tenant", "tenant_id", "request_id"),
     Index("usage_event_by_time", "tenant_id", "admitted_at"),
     Index("usage_event_by_moment", "admitted_at", postgresql_using="brin"),
@@ -77,6 +78,7 @@ usage_event = Table(
         "transaction_id",
         postgresql_where=text("transaction_id IS NOT NULL"),
     ),
+    Index("usage_event_by_task", "task_id", "request_id", postgresql_where=text("task_id IS NOT NULL")),
 )
 
 usage_rollup = Table(
@@ -112,7 +114,10 @@ refusal = Table(
     Column("limit_value", Text),
     Column("observed_value", Text),
     Column("retry_after_ms", BigInteger),
+    Column("allowance_id", Text),
+    Column("facts", JSONB),
     Index("refusal_by_tenant", "tenant_id", "request_id"),
+    Index("refusal_by_allowance", "allowance_id", "at", postgresql_where=text("allowance_id IS NOT NULL")),
 )
 
 usage_conflict = Table(

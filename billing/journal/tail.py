@@ -7,6 +7,7 @@ clean from then on. Such a journal waits until its writer is gone (whose own syn
 written anew, page by page, and read from that copy.
 
 Bytes that no writer wrote are passed over, once it is sure that they stay: what follows them is read.
+A file that is shorter than what is known of it was cut by somebody: that is a damage too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _CHUNK_BYTES = 4 * (MAX_PAYLOAD_BYTES + HEADER_BYTES)
 """Any frame that begins in the first three quarters of a chunk ends in it. The larger, the fewer sums are
 written again while there is much to catch up with."""
 
+_HEAD_BYTES = 4096
+"""The first record lies within."""
+
 
 class State(Enum):
     """live: its writer has the lock.   dead: we have it.   stopped: not to be read from `offset` on."""
@@ -39,7 +43,7 @@ class State(Enum):
 
 
 class Damage(NamedTuple):
-    """Bytes from `start` to `end` of the file that no writer wrote."""
+    """Bytes from `start` to `end` of the file that no writer wrote, or that are not there any more."""
 
     start: int
     end: int
@@ -52,8 +56,10 @@ class JournalTail:
     passed over.   doubtful: a sync failed, so what was written before may not be on the disk.
     """
 
-    def __init__(self, path: Path, *, offset: int = 0, sync: Callable[[int], None] = os.fdatasync) -> None:
-        """Raises FileNotFoundError if it was archived meanwhile."""
+    def __init__(
+        self, path: Path, *, offset: int = 0, known: int = 0, sync: Callable[[int], None] = os.fdatasync
+    ) -> None:
+        """known: how many bytes it had at least.   Raises FileNotFoundError if it was archived meanwhile."""
         self.path = path
         self.incarnation_id = IncarnationId(path.name.removesuffix(lock.SUFFIX))
         self.offset = offset
@@ -63,8 +69,19 @@ class JournalTail:
         self.damage: Damage | None = None
         self.doubtful = False
         self._sync = sync
+        self._least = max(offset, known)
         self._suspect: Damage | None = None
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def in_place(self) -> bool:
+        """False once its name is gone or another file's; it is still read, through its descriptor."""
+        return lock.names(self.path, self._descriptor)
+
+    def head(self) -> Frame | None:
+        """The first frame of the file, wherever it is read from; None if it is not whole."""
+        frames, _ = unpack(os.pread(self._descriptor, _HEAD_BYTES, 0), offset=0)
+        return frames[0] if frames else None
 
     def read(self) -> list[Frame]:
         """The next whole frames, durable; none at the end of the file, at a damage, or when it is stopped.
@@ -82,16 +99,20 @@ class JournalTail:
             self._make_durable()
             self._suspect = None
             self.offset = frames[-1].end
-        elif tail is not Tail.CLEAN:
+            self._least = max(self._least, self.offset)
+            return frames
+        if tail is not Tail.CLEAN:
             self._look_beyond(tail)
-        return frames
+        if self.damage is None:
+            self._look_at_length()
+        return []
 
     def pass_over(self) -> None:
         """Put a copy of the damage aside, and read on behind it."""
         damage = self.damage
         assert damage is not None
         self._put_aside(damage)
-        self.offset, self.damage, self._suspect = damage.end, None, None
+        self.offset, self.damage, self._suspect = max(damage.end, self.offset), None, None
 
     def try_bury(self) -> bool:
         """True once the lock proves the writer dead. Its last records may still have to be read."""
@@ -105,11 +126,18 @@ class JournalTail:
         self._put_aside(Damage(self.offset, os.fstat(self._descriptor).st_size))
 
     def archive(self, folder_name: str, *, at_ms: int) -> None:
-        """Move the posted journal of a dead process into a folder beside it and let go of it."""
+        """Move the posted journal of a dead process into a folder beside it and let go of it.
+
+        Of one that is not in its place any more, a copy: under its name may lie another's.
+        """
         folder = self.path.parent / folder_name
         folder.mkdir(exist_ok=True, mode=0o750)
-        os.utime(self.path, (at_ms // 1000, at_ms // 1000))
-        self.path.rename(folder / self.path.name)
+        source = self.path
+        if not self.in_place:
+            span = Damage(0, os.fstat(self._descriptor).st_size)
+            source = self._copy(span, folder / f"{self.path.name}.new", base=0)
+        os.utime(source, (at_ms // 1000, at_ms // 1000))
+        source.rename(folder / self.path.name)
         lock.sync_folder(folder)
         lock.sync_folder(self.path.parent)
         self.close()
@@ -141,6 +169,17 @@ class JournalTail:
         if dead or suspect == self._suspect:
             self.damage = suspect
         self._suspect = suspect
+
+    def _look_at_length(self) -> None:
+        """Tell an end from where somebody cut the file. Told once, whatever is written to it later.
+
+        A journal is durable with its first record before it has its name: a dead one without it was cut.
+        """
+        size = os.fstat(self._descriptor).st_size
+        if size < self._least:
+            self.damage, self._least = Damage(min(self.offset, size), self._least), 0
+        elif self.offset == 0 and self.state is State.DEAD:
+            self.damage = Damage(0, max(size, 1))
 
     def _next_frame(self) -> int | None:
         """The offset of the next complete frame behind `offset`; None if there is none so far."""
@@ -178,11 +217,15 @@ class JournalTail:
         """Replace the file of a dead writer by a durable copy of what was not read yet, and read that."""
         size = os.fstat(self._descriptor).st_size
         draft = self._copy(Damage(self.offset, size), self.path.with_suffix(".copy"), base=0)
-        draft.rename(self.path)
+        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+        lock.try_lock(descriptor)
+        if self.in_place:
+            draft.rename(self.path)
+        else:
+            draft.unlink()
         lock.sync_folder(self.path.parent)
         os.close(self._descriptor)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        lock.try_lock(self._descriptor)
+        self._descriptor = descriptor
         self.doubtful = False
         log.warning("journal_written_anew", extra={"incarnation_id": self.incarnation_id})
 

@@ -278,17 +278,6 @@ async def test_a_dead_process_request_is_lost_with_its_furthest_reading(shop: Sh
     await shop.assert_the_books_agree()
 
 
-async def test_a_journal_that_was_taken_away_is_let_go_of(shop: Shop, tmp_path: Path) -> None:
-    writer = await journals.live(tmp_path, await shop.incarnation(), clock=shop.clock)
-    settler = settler_of(shop, tmp_path)
-    await settler.look()
-    assert settler.health()[1]["journals"] == 1
-    writer.path.rename(tmp_path / "elsewhere")
-    await settler.look()
-    assert settler.health()[1]["journals"] == 0
-    await writer.close()
-
-
 async def test_old_archived_journals_are_removed_after_a_week(shop: Shop, tmp_path: Path) -> None:
     first = await shop.incarnation()
     old = journals.dead(tmp_path, first, b"".join(journals.frames(first, [])))
