@@ -1,11 +1,11 @@
-"""What a settler's post costs"""
+"""What a settler's post costs: indexes and checks that nobody needs."""
 
 from __future__ import annotations
 
 from migrations.sql import run
 
 revision = "20261201_0012"
-down_revision = "20261201_ indexes and checks that nobody needs.:0011"
+down_revision = "20261201_0011"
 branch_labels = None
 depends_on = None
 

@@ -1,11 +1,11 @@
-"""Limits as data"""
+"""Limits as data: plans, overrides, and the allowances that they resolve to."""
 
 from __future__ import annotations
 
 from migrations.sql import run
 
 revision = "20261201_0013"
-down_revision = "20261201_ plans, overrides, and the allowances that they resolve to.:0012"
+down_revision = "20261201_0012"
 branch_labels = None
 depends_on = None
 
