@@ -25,6 +25,14 @@ GrantId = NewType("GrantId", str)
 TransactionId = NewType("TransactionId", str)
 CorrectionId = NewType("CorrectionId", str)
 AccessTokenId = NewType("AccessTokenId", str)
+PlanId = NewType("PlanId", str)
+PlanAssignmentId = NewType("PlanAssignmentId", str)
+OverrideId = NewType("OverrideId", str)
+TaskId = NewType("TaskId", str)
+AlertId = NewType("AlertId", str)
+AlertEndpointId = NewType("AlertEndpointId", str)
+AlertRuleId = NewType("AlertRuleId", str)
+AlertDeliveryId = NewType("AlertDeliveryId", str)
 
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
@@ -116,6 +124,38 @@ def correction_id() -> CorrectionId:
 
 def access_token_id() -> AccessTokenId:
     return AccessTokenId(_new("tok_"))
+
+
+def task_id() -> TaskId:
+    return TaskId(_new("tsk_"))
+
+
+def plan_id() -> PlanId:
+    return PlanId(_new("pln_"))
+
+
+def plan_assignment_id() -> PlanAssignmentId:
+    return PlanAssignmentId(_new("pas_"))
+
+
+def override_id() -> OverrideId:
+    return OverrideId(_new("ovr_"))
+
+
+def alert_id() -> AlertId:
+    return AlertId(_new("alt_"))
+
+
+def alert_endpoint_id() -> AlertEndpointId:
+    return AlertEndpointId(_new("aep_"))
+
+
+def alert_rule_id() -> AlertRuleId:
+    return AlertRuleId(_new("alr_"))
+
+
+def alert_delivery_id() -> AlertDeliveryId:
+    return AlertDeliveryId(_new("ald_"))
 
 
 def is_id(text: str, prefix: str) -> bool:
