@@ -1,4 +1,5 @@
 -- Nothing that was settled waits to become an event: no record is set aside, no journal is damaged or left behind.
+-- A process without requests is silent too, but it has given back all that it was lent, or the settler took it.
 open_record AS (SELECT * FROM parked_record WHERE resolved_at IS NULL),
 damaged AS (SELECT * FROM journal_damage WHERE released_at IS NULL),
 open_process AS (SELECT * FROM incarnation WHERE status = 'open'),
@@ -14,6 +15,7 @@ gap AS (
   FROM damaged
   UNION ALL
   SELECT id, 'records', 'journal_behind', NULL, NULL,
-    format('a gateway process on %s fell silent %s seconds ago, and its journal is not closed', host,
-      floor(extract(epoch FROM clock_timestamp() - synced_at))), NULL, NULL, NULL
-  FROM open_process WHERE synced_at < clock_timestamp() - interval '60 seconds')
+    format('a gateway process on %s fell silent %s seconds ago with what it was lent, and its journal is not closed',
+      host, floor(extract(epoch FROM clock_timestamp() - synced_at))), NULL, NULL, NULL
+  FROM open_process p WHERE synced_at < clock_timestamp() - interval '60 seconds'
+    AND EXISTS (SELECT FROM lease WHERE incarnation_id = p.id AND granted - settled - returned > 0))

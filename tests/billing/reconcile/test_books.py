@@ -149,12 +149,19 @@ async def test_use_that_no_lease_covered_is_found(shop: Shop) -> None:
 
 
 async def test_a_process_that_fell_silent_is_found_with_its_journal(shop: Shop) -> None:
-    silent = await shop.incarnation(lent=0)
+    silent = await shop.incarnation(lent=1000)
     assert await gaps(shop, Pair.JOURNAL_EVENTS) == []
     await force(shop, "UPDATE incarnation SET synced_at = now() - interval '5 minutes'")
     (gap,) = await gaps(shop, Pair.JOURNAL_EVENTS)
     assert (gap.kind, gap.scope, gap.left) == ("journal_behind", silent, None)
     assert "fell silent 30" in gap.explanation
+
+
+async def test_a_process_that_has_nothing_to_do_is_silent_without_a_gap(shop: Shop) -> None:
+    idle = await shop.incarnation(lent=1000)
+    settled_all = f"UPDATE lease SET settled = 400, returned = 600 WHERE incarnation_id = '{idle}'"
+    await force(shop, settled_all, "UPDATE incarnation SET synced_at = now() - interval '1 day'")
+    assert await gaps(shop, Pair.JOURNAL_EVENTS) == []
 
 
 async def test_a_journal_with_bytes_that_nobody_wrote_is_found(shop: Shop) -> None:
