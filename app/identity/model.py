@@ -127,6 +127,7 @@ class Tenant:
     status: str
     price_book_id: PriceBookId | None
     created_at: datetime
+    on_suspend: str = "finish"
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class Project:
     name: str
     status: str
     created_at: datetime
+    clamp_output: bool = False
 
 
 @dataclass(frozen=True)

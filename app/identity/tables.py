@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     ForeignKey,
@@ -36,6 +37,7 @@ tenant = Table(
     Column("status", Text, nullable=False, server_default="active"),
     Column("price_book_id", Text, ForeignKey("price_book.id")),
     _created_at(),
+    Column("on_suspend", Text, nullable=False, server_default="finish"),
 )
 
 project = Table(
@@ -46,6 +48,7 @@ project = Table(
     Column("name", Text, nullable=False),
     Column("status", Text, nullable=False, server_default="active"),
     _created_at(),
+    Column("clamp_output", Boolean, nullable=False, server_default="false"),
     UniqueConstraint("tenant_id", "name"),
 )
 

@@ -71,7 +71,6 @@ usage_event = Table(
     Column("posted_at", _MOMENT, nullable=False),
     Column("task_id", Text),
     Index("usage_event_by_tenant", "tenant_id", "request_id"),
-    Index("usage_event_by_time", "tenant_id", "admitted_at"),
     Index("usage_event_by_moment", "admitted_at", postgresql_using="brin"),
     Index(
         "usage_event_by_transaction",
