@@ -6,12 +6,16 @@ override, scope) calls `quota_resolve` in the same transaction; what was to chan
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from migrations.sql import run
 
 revision = "20261201_0013"
 down_revision = "20261201_0012"
 branch_labels = None
 depends_on = None
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 ALLOWANCES = """
 -- Which amounts are counted in which windows. balance: for good. minute: a rate. running: what is out at once.
@@ -50,9 +54,9 @@ ALTER TABLE allowance
     num_nonnulls(period_start, period_end) = CASE WHEN window_kind IN ('day', 'week', 'month') THEN 2 ELSE 0 END),
   ADD CONSTRAINT allowance_is_one UNIQUE NULLS NOT DISTINCT
     (scope_kind, scope_id, model_id, what, window_kind, period_start);
-CREATE INDEX allowance_living ON allowance (tenant_id, coalesce(period_end, 'infinity'))
-  WHERE limit_source IS NOT NULL AND ended_at IS NULL;
-CREATE INDEX allowance_living_all ON allowance (coalesce(period_end, 'infinity'))
+CREATE INDEX allowance_limits ON allowance (tenant_id, coalesce(period_end, 'infinity')) WHERE limit_source IS NOT NULL;
+CREATE INDEX allowance_periods ON allowance (tenant_id, window_kind, period_end) WHERE period_end IS NOT NULL;
+CREATE INDEX allowance_living ON allowance (coalesce(period_end, 'infinity'))
   WHERE limit_source IS NOT NULL AND ended_at IS NULL;
 """
 
@@ -65,7 +69,8 @@ CREATE TABLE plan (
   currency text CHECK (currency ~ '^[A-Z]{3}$'),
   price_book_id text COLLATE "C" REFERENCES price_book,
   created_at timestamptz NOT NULL DEFAULT now(),
-  archived_at timestamptz
+  archived_at timestamptz,
+  CHECK (price_book_id IS NULL OR currency IS NOT NULL)
 );
 
 -- level: for the tenant as a whole, for each of its projects, for each of its keys.
@@ -137,12 +142,57 @@ END $$;
 CREATE TRIGGER has_limits AFTER INSERT ON tenant FOR EACH ROW EXECUTE FUNCTION tenant_has_limits();
 """
 
+RULES = """
+-- Money is only ever in the tenant's currency, and a limit only ever on what is the tenant's.
+CREATE FUNCTION limits_must_fit() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  flaw text;
+BEGIN
+  IF TG_TABLE_NAME = 'plan' THEN
+    SELECT 'its price book is in ' || b.currency INTO flaw FROM price_book b
+    WHERE b.id = NEW.price_book_id AND b.currency <> NEW.currency;
+  ELSIF TG_TABLE_NAME = 'plan_limit' THEN
+    SELECT 'it has an amount of money and no currency' INTO flaw FROM plan p
+    WHERE p.id = NEW.plan_id AND p.currency IS NULL AND NEW.what = 'picos';
+  ELSIF TG_TABLE_NAME = 'plan_assignment' THEN
+    SELECT 'its currency is ' || p.currency || ', the tenant''s ' || t.currency INTO flaw FROM plan p, tenant t
+    WHERE p.id = NEW.plan_id AND t.id = NEW.tenant_id AND p.currency <> t.currency;
+  ELSIF NOT EXISTS (
+      SELECT FROM tenant WHERE NEW.scope_kind = 'tenant' AND NEW.scope_id = NEW.tenant_id AND id = NEW.tenant_id
+      UNION ALL SELECT FROM project WHERE NEW.scope_kind = 'project' AND id = NEW.scope_id AND tenant_id = NEW.tenant_id
+      UNION ALL SELECT FROM api_key WHERE NEW.scope_kind = 'key' AND id = NEW.scope_id AND tenant_id = NEW.tenant_id) THEN
+    flaw := 'its scope is not the tenant''s';
+  END IF;
+  IF flaw IS NOT NULL THEN
+    RAISE EXCEPTION 'this % can''t be: %', TG_TABLE_NAME, flaw USING ERRCODE = 'check_violation';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER fits BEFORE INSERT OR UPDATE ON plan FOR EACH ROW EXECUTE FUNCTION limits_must_fit();
+CREATE TRIGGER fits BEFORE INSERT ON plan_limit FOR EACH ROW EXECUTE FUNCTION limits_must_fit();
+CREATE TRIGGER fits BEFORE INSERT ON plan_assignment FOR EACH ROW EXECUTE FUNCTION limits_must_fit();
+CREATE TRIGGER fits BEFORE INSERT ON limit_override FOR EACH ROW EXECUTE FUNCTION limits_must_fit();
+
+-- What has begun stands: only a scheduled assignment can be withdrawn.
+CREATE FUNCTION assignment_stands() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF OLD.effective_from <= clock_timestamp() THEN
+    RAISE EXCEPTION 'history stands: assignment % has begun', OLD.id USING ERRCODE = 'restrict_violation';
+  END IF;
+  RETURN OLD;
+END $$;
+CREATE TRIGGER stands BEFORE DELETE ON plan_assignment FOR EACH ROW EXECUTE FUNCTION assignment_stands();
+"""
+
 APP = """
 DO $$ BEGIN
   IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'steelyard_app') THEN
-    GRANT SELECT, INSERT, UPDATE ON plan, tenant_limits TO steelyard_app;
+    GRANT SELECT, INSERT, UPDATE ON tenant_limits TO steelyard_app;
+    GRANT SELECT, INSERT ON plan TO steelyard_app;
+    GRANT UPDATE (name, description, archived_at) ON plan TO steelyard_app;
     GRANT SELECT, INSERT, DELETE ON plan_limit TO steelyard_app;
-    GRANT SELECT, INSERT ON plan_assignment, limit_override TO steelyard_app;
+    GRANT SELECT, INSERT ON limit_override TO steelyard_app;
+    GRANT SELECT, INSERT, DELETE ON plan_assignment TO steelyard_app;
     GRANT UPDATE (effective_to) ON plan_assignment TO steelyard_app;
     GRANT UPDATE (revoked_at) ON limit_override TO steelyard_app;
   END IF;
@@ -151,10 +201,19 @@ END $$;
 
 # Rows of the new kinds can't stay: nothing that posted to them would know them again.
 DOWN = """
+DROP TRIGGER tell ON wallet;
+DROP TRIGGER resolve ON project;
+DROP TRIGGER resolve ON api_key;
+DROP FUNCTION wallet_opened, project_limits, key_limits, quota_resolve_due, quota_resolve, quota_resolve_scope,
+  quota_resolve_all, quota_change_limits;
+DROP TYPE quota_change;
+DROP FUNCTION quota_next_change, quota_wanted, quota_windows, quota_limits_at, quota_ahead, quota_periods,
+  quota_period, quota_first_moment;
+DROP TYPE quota_limit;
 DROP TRIGGER has_limits ON tenant;
 DROP TABLE tenant_limits, limit_override, plan_assignment, plan_limit, plan;
-DROP FUNCTION tenant_has_limits;
-DROP INDEX allowance_living, allowance_living_all;
+DROP FUNCTION tenant_has_limits, limits_must_fit, assignment_stands;
+DROP INDEX allowance_limits, allowance_living, allowance_periods;
 ALTER TABLE lease DISABLE TRIGGER stands;
 DELETE FROM lease WHERE allowance_id IN (SELECT id FROM allowance WHERE window_kind <> 'balance');
 ALTER TABLE lease ENABLE TRIGGER stands;
@@ -172,8 +231,11 @@ DROP FUNCTION limit_counts;
 
 
 def upgrade() -> None:
-    for script in (ALLOWANCES, PLANS, APP):
+    for script in (ALLOWANCES, PLANS, RULES):
         run(script)
+    for name in ("periods", "limits", "resolve"):
+        run((SCRIPTS / f"0013_{name}.sql").read_text())
+    run(APP)
 
 
 def downgrade() -> None:
