@@ -11,7 +11,7 @@ from app.gateway.model import Admission, Ask, Principal
 from app.gateway.ports import Borrower, Journal, Leases
 from billing.journal.model import Admitted, Held
 from billing.metering.bounds import input_bound, output_bound
-from billing.quota.leases import Hold
+from billing.quota.lease import Hold
 from billing.quota.model import Denied, Need
 from billing.rating.model import bound
 from billing.rating.schedule import Pinned

@@ -10,7 +10,7 @@ import msgspec
 from app.catalog.snapshot import Key, Model, Tenant
 from app.core.ids import RequestId
 from billing.journal.model import Admitted
-from billing.quota.leases import Hold
+from billing.quota.lease import Hold
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -8,7 +8,8 @@ from typing import Protocol
 from app.core.errors import EngineError, Rejected
 from app.core.ids import AllowanceId
 from billing.journal.model import Record, Settled
-from billing.quota.leases import Hold, Release
+from billing.quota.lease import Hold
+from billing.quota.leases import Release
 from billing.quota.model import Denied, Need
 from scheduler.model import Attempt, Demand
 from scheduler.registry.model import BackendSpec

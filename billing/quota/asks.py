@@ -8,15 +8,19 @@ does not come back: a need beyond limit − spent is refused at once, and recall
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from app.core.ids import AllowanceId
-from billing.quota.leases import Hold, Lease, Leases
+from billing.quota.bucket import MICROS
+from billing.quota.lease import Hold, Lease
+from billing.quota.leases import Leases
 from billing.quota.model import Denied, Need
 
 _LAST_TRIES = 3
 """Bound on tries after the deadline, each owed to something that got free in this process meanwhile."""
 _RETRY_AFTER_S = 1.0
+_LEAST_WAIT_S = 0.01
 
 
 class Ask:
@@ -64,12 +68,14 @@ class Asks:
         return len(self._waiting)
 
     def add(self, needs: Sequence[Need], *, now: float, resolve: Callable[[Hold | Denied], None]) -> Ask:
-        leases = [self._leases.lease(need.allowance_id) for need in needs]
+        leases = [self._leases.lease(need.allowance_id, need.rate) for need in needs]
         ask = Ask(needs, leases, deadline=now + self._bound_s, resolve=resolve)
         self._waiting[ask] = None
         for lease, need in zip(leases, needs, strict=True):
             lease.waiting += 1
             lease.taken += need.amount
+            if not lease.active:
+                self._leases.activate(lease)
         return ask
 
     def abandon(self, ask: Ask) -> None:
@@ -139,7 +145,7 @@ class Asks:
     def cut_off(self) -> None:
         """The authority can't be reached: money never opens, so all are refused."""
         for ask in list(self._waiting):
-            self._end(ask, cut_off_denial(ask.leases[0]))
+            self._end(ask, cut_off_denial(ask.needs, self._leases))
 
     def _is_due(self, ask: Ask, now: float) -> bool:
         return ask.due or now >= ask.deadline
@@ -156,26 +162,55 @@ class Asks:
 
 
 def denial(ask: Ask, lacking: Sequence[AllowanceId]) -> Denied:
-    """The refusal for want of the first of these allowances; says whether waiting may help.
+    """The refusal for want of these allowances: names the one that is to be waited for longest."""
+    denials = [_denied(need, lease) for need, lease in ask.pairs if need.allowance_id in lacking]
+    return max(denials, key=lambda denied: _wait_s(denied.retry_after_s))
 
-    A need beyond all that is unspent was not preceded by a recall, so this process may have some free.
-    """
-    need, lease = next((need, lease) for need, lease in ask.pairs if need.allowance_id in lacking)
+
+def _denied(need: Need, lease: Lease) -> Denied:
+    """A need beyond all that is unspent was not preceded by a recall, so this process may have some free."""
     may_return = need.amount <= lease.unspent
+    if need.rate is not None:
+        retry_after_s = _time_to_fill(need, lease)
+    else:
+        retry_after_s = _RETRY_AFTER_S if may_return else None
     return Denied(
         need.allowance_id,
         limit=lease.limit,
         available=lease.available if may_return else lease.available + lease.free,
-        retry_after_s=_RETRY_AFTER_S if may_return else None,
+        retry_after_s=retry_after_s,
     )
 
 
-def cut_off_denial(lease: Lease) -> Denied:
-    """The refusal of a process that can't ask: says what was last known."""
+def _time_to_fill(need: Need, lease: Lease) -> float | None:
+    """Seconds until a rate's bucket has what is needed, as it was last told; None: it never will."""
+    assert need.rate is not None
+    if need.amount > need.rate.burst or not need.rate.per_minute:
+        return None
+    lacks = need.amount * MICROS - lease.level_micros - lease.free * MICROS
+    return max(lacks * 60 / (need.rate.per_minute * MICROS), _LEAST_WAIT_S)
+
+
+def _wait_s(retry_after_s: float | None) -> float:
+    return math.inf if retry_after_s is None else retry_after_s
+
+
+def beyond_rate(needs: Sequence[Need]) -> Denied | None:
+    """The refusal of a need that is more than its rate ever holds."""
+    for need in needs:
+        if need.rate is not None and need.amount > need.rate.burst:
+            return Denied(need.allowance_id, need.rate.per_minute, need.rate.burst, retry_after_s=None)
+    return None
+
+
+def cut_off_denial(needs: Sequence[Need], leases: Leases) -> Denied:
+    """The refusal of a process that can't ask: names what lacks here, as it was last told."""
+    known = [(need, leases.find(need.allowance_id)) for need in needs]
+    need, lease = next(((n, x) for n, x in known if x is None or x.free < n.amount), known[0])
     return Denied(
-        lease.allowance_id,
-        limit=lease.limit,
-        available=lease.available,
+        need.allowance_id,
+        limit=lease.limit if lease else 0,
+        available=lease.available if lease else 0,
         retry_after_s=_RETRY_AFTER_S,
         cut_off=True,
     )

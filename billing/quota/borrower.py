@@ -17,8 +17,9 @@ from app.core.clock import Clock, SystemClock
 from app.core.errors import Conflict, DependencyError
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.exchange import Exchange
-from billing.quota.leases import Hold, Leases
-from billing.quota.model import Answer, Denied, Need
+from billing.quota.lease import Hold
+from billing.quota.leases import Leases
+from billing.quota.model import Answer, Denied, Need, RatesWhenCutOff
 from billing.quota.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,11 @@ class Borrower:
         return self._exchange.cut_off
 
     @property
+    def rates_alone(self) -> RatesWhenCutOff | None:
+        """What rates do while the authority is away for longer than their leases last; None: it is not."""
+        return self._leases.rates_when_cut_off if self._leases.is_alone else None
+
+    @property
     def busy(self) -> bool:
         """True while a message is under way."""
         return self._exchange.busy
@@ -88,7 +94,9 @@ class Borrower:
     def watch(self, needs: Iterable[Need]) -> None:
         """Borrow in the background for needs that are likely to come."""
         for need in needs:
-            self._leases.lease(need.allowance_id).taken += need.amount
+            lease = self._leases.lease(need.allowance_id, need.rate)
+            lease.taken += need.amount
+            self._leases.activate(lease)
         self._wake.set()
 
     def notice(self, allowance_id: AllowanceId) -> None:
@@ -196,7 +204,9 @@ class Borrower:
         for _ in range(0 if was_closed else _FAREWELLS):
             try:
                 await self._wire.connect()
-                answer = await self._wire.send_twice(self._exchange.compose_farewell())
+                answer = await self._wire.send_twice(
+                    self._exchange.compose_farewell(now=self._clock.monotonic())
+                )
             except Wire.ERRORS:
                 self._failed()
             else:

@@ -3,13 +3,14 @@
 Requests hold far more than they use and give the rest back at their end, so demand is what admissions
 took between two renewals, at its peak, falling by a quarter with each renewal. A lease is filled up to
 four times that when it falls below twice that: traffic may double within one renewal and no request
-waits. What lies far above, or idle for two seconds, goes back.
+waits. What lies far above, or idle for two seconds (of a rate, one), goes back.
 """
 
 from __future__ import annotations
 
 FILL = 4
 IDLE_S = 2.0
+RATE_IDLE_S = 1.0
 
 
 def peak(previous: int, taken: int) -> int:

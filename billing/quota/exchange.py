@@ -6,14 +6,17 @@ given up changes nothing, since each answer carries cumulative totals and the ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from app.core.ids import AllowanceId
-from billing.quota.asks import Ask, Asks, cut_off_denial
-from billing.quota.leases import Hold, Lease, Leases
-from billing.quota.model import Answer, Denied, LeaseReport, LeaseState, Need, Sync
+from billing.quota.asks import Ask, Asks, beyond_rate, cut_off_denial
+from billing.quota.lease import TERM_S, Hold, Lease
+from billing.quota.leases import Leases
+from billing.quota.model import Answer, Denied, LeaseState, Need, Rate, Sync
+from billing.quota.renewals import Renewals
 
 _NOTICE_HOLDS_S = 1.0
 """How long a notice counts as a recall when no answer says more."""
@@ -22,6 +25,8 @@ _NOTICE_HOLDS_S = 1.0
 class _UnderWay(msgspec.Struct, frozen=True):
     sequence: int
     asks: tuple[Ask, ...]
+    named: tuple[Lease, ...]
+    sent_at: float
 
 
 class Exchange:
@@ -38,8 +43,10 @@ class Exchange:
         self.on_closed: Callable[[], None] = _nothing
         self.on_work: Callable[[], None] = _nothing
         self.asks = Asks(leases, bound_s=recall_bound_s)
+        self._renewals = Renewals(leases)
         self._renew_s = renew_s
         self._renew_at = 0.0
+        self._heard_at = -TERM_S  # when the last message was sent that was answered
         self._sequence = 0
         self._under_way: _UnderWay | None = None
         self._recalled: set[Lease] = set()
@@ -50,8 +57,11 @@ class Exchange:
         self, needs: Sequence[Need], *, now: float, resolve: Callable[[Hold | Denied], None]
     ) -> Ask | None:
         """Wait for a whole need; None if it was resolved at once."""
+        if beyond := beyond_rate(needs):
+            resolve(beyond)
+            return None
         if self.cut_off or self.leases.closed:
-            resolve(cut_off_denial(self.leases.lease(needs[0].allowance_id)))
+            resolve(cut_off_denial(needs, self.leases))
             return None
         ask = self.asks.add(needs, now=now, resolve=resolve)
         self.on_work()
@@ -92,8 +102,10 @@ class Exchange:
         if not self.cut_off and (self.asks.any_due(now=0.0) or any(x.returnable for x in self._recalled)):
             return 0.0
         times = [self.asks.next_deadline()]
-        if self._unacknowledged or self.cut_off or any(lease.in_use for lease in self.leases):
+        if self._unacknowledged or self.cut_off or self.leases.active:
             times.append(self._renew_at)
+        elif (look := self._renewals.next_look()) is not None:
+            times.append(max(look, self._renew_at))
         return min((time for time in times if time is not None), default=None)
 
     def compose(self, *, now: float) -> Sync | None:
@@ -112,9 +124,9 @@ class Exchange:
             self._renew(now, wants)
         if not wants and not asks and not self.cut_off:
             return None
-        return self._send(wants, asks)
+        return self._send(wants, asks, now=now)
 
-    def compose_farewell(self) -> Sync:
+    def compose_farewell(self, *, now: float) -> Sync:
         """The last message of a clean shutdown: returns all that is free and durable, admits nothing more."""
         assert self._under_way is None, "one message at a time"
         self.leases.closed = True
@@ -122,7 +134,9 @@ class Exchange:
         wants = dict.fromkeys(self._unacknowledged, 0)
         for lease in self.leases:
             self._give_back(lease, wants)
-        return self._send(wants, ())
+            if lease.must_be_named(now):
+                wants.setdefault(lease, 0)
+        return self._send(wants, (), now=now)
 
     @property
     def has_something_left(self) -> bool:
@@ -136,9 +150,9 @@ class Exchange:
             return
         self._under_way = None
         self.cut_off = False
-        if answer.closed or not all(
-            self._learn(state, sequence=answer.sequence, now=now) for state in answer.leases
-        ):
+        self.leases.alone_from = None
+        self._heard_at = under_way.sent_at
+        if answer.closed or not all(self._learn(state, under_way, now=now) for state in answer.leases):
             self._close()
             return
         if answer.asks is None:
@@ -156,19 +170,24 @@ class Exchange:
     def fail(self, *, now: float) -> None:
         """The message under way was not answered: refuse who waits, try again at the next renewal.
 
-        What it may still have been granted is told with the next renewal, its leases being in use.
+        What it may still have been granted is told when its leases are named again, with the next message.
+        Rates go by themselves once their leases have ended.
         """
+        if self._under_way is not None:
+            self._unacknowledged.update(self._under_way.named)
         self._under_way = None
         self.cut_off = True
+        self.leases.alone_from = self._heard_at + TERM_S
         self._renew_at = now + self._renew_s
         self.asks.cut_off()
 
-    def _send(self, wants: dict[Lease, int], asks: tuple[Ask, ...]) -> Sync:
+    def _send(self, wants: dict[Lease, int], asks: tuple[Ask, ...], *, now: float) -> Sync:
         self._sequence += 1
-        self._under_way = _UnderWay(self._sequence, asks)
-        reports = tuple(
-            LeaseReport(lease.allowance_id, lease.returned, want) for lease, want in wants.items()
-        )
+        named = dict.fromkeys(wants) | dict.fromkeys(lease for ask in asks for lease in ask.leases)
+        for lease in named:
+            lease.named_at = now
+        self._under_way = _UnderWay(self._sequence, asks, tuple(named), now)
+        reports = tuple(lease.report(want) for lease, want in wants.items())
         return Sync(self._sequence, reports, tuple(ask.needs for ask in asks))
 
     def _renew(self, now: float, wants: dict[Lease, int]) -> None:
@@ -176,10 +195,9 @@ class Exchange:
         self._renew_at = now + self._renew_s
         if self.cut_off:
             return
-        for lease in self.leases:
-            if lease.in_use:
-                wants[lease] = lease.renew(now)
-                self._note_returned(lease)
+        for lease, want in self._renewals.walk(now):
+            wants[lease] = want
+            self._note_returned(lease)
 
     def _gather_asks(self, now: float, wants: dict[Lease, int]) -> tuple[Ask, ...]:
         """The asks due, having given back the process' own free part of all their allowances."""
@@ -200,20 +218,20 @@ class Exchange:
         if lease.returned > lease.acknowledged:
             self._unacknowledged.add(lease)
 
-    def _learn(self, state: LeaseState, *, sequence: int, now: float) -> bool:
+    def _learn(self, state: LeaseState, under_way: _UnderWay, *, now: float) -> bool:
         """Take over what the authority says; False if it has lost a grant that it had told of."""
-        lease = self.leases.lease(state.allowance_id)
-        if state.granted < lease.granted:
+        kind = Rate(state.limit, state.limit) if state.epoch else None
+        lease = self.leases.find(state.allowance_id) or self.leases.lease(state.allowance_id, kind)
+        if not lease.learn(state):
             return False
-        lease.free += state.granted - lease.granted
-        lease.granted = state.granted
-        lease.acknowledged = max(lease.acknowledged, state.returned)
         if lease.acknowledged >= lease.returned:
             self._unacknowledged.discard(lease)
-        lease.limit, lease.spent, lease.available = state.limit, state.spent, state.available
-        if state.recall_ms:
-            self._recall(lease, until=now + state.recall_ms / 1000)
-        elif lease.noticed_at <= sequence:
+        lease.ends_at = under_way.sent_at + TERM_S
+        if not lease.active and not lease.at_rest:
+            self.leases.activate(lease)
+        if state.recall_ms:  # below a lowered limit, until the authority says that it is over
+            self._recall(lease, until=math.inf if state.available < 0 else now + state.recall_ms / 1000)
+        elif lease.noticed_at <= under_way.sequence:
             self._end_recall(lease)
         return True
 
@@ -229,6 +247,8 @@ class Exchange:
         lease.recalled = True
         lease.recall_until = until
         self._recalled.add(lease)
+        if not lease.active:
+            self.leases.activate(lease)
 
     def _end_recall(self, lease: Lease) -> None:
         lease.recalled = False

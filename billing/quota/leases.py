@@ -1,90 +1,14 @@
-"""The process' side of leases: admits from memory. No I/O, no clock, no locks: one event loop calls it.
-
-A lease splits what was granted: `granted = free + held + covered + returned`. `pending` is the part of
-`free` that settlements freed whose records are not yet durable: requests are admitted from it at once,
-but it is not returned, since a power cut would bring the hold back.
-"""
+"""The process' side of leases: admits from memory. No I/O, no locks: one event loop calls it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from app.core.clock import Clock, SystemClock
 from app.core.ids import AllowanceId
-from billing.quota import demand
-from billing.quota.model import Need
-
-
-class Lease:
-    """What this process has of one allowance. `limit`, `spent`, `available`: as the authority last told."""
-
-    __slots__ = (
-        "acknowledged", "allowance_id", "available", "covered", "demand", "free", "granted", "held",
-        "limit", "noticed_at", "pending", "recall_until", "recalled", "returned", "spent", "taken",
-        "used_at", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, allowance_id: AllowanceId) -> None:
-        self.allowance_id = allowance_id
-        self.granted = self.free = self.held = self.covered = self.pending = 0
-        self.returned = self.acknowledged = 0
-        self.limit = self.spent = self.available = 0
-        self.recalled = False
-        self.recall_until = 0.0
-        self.noticed_at = 0  # sequence of the first message composed after the last notice
-        self.waiting = 0  # asks of this process that wait for it
-        self.taken = self.demand = 0
-        self.used_at = 0.0
-
-    @property
-    def returnable(self) -> int:
-        """The free part that may go back: never what is freed by a record that is not yet durable."""
-        return max(self.free - self.pending, 0)
-
-    @property
-    def unspent(self) -> int:
-        """The most that there can be, if all who hold some gave it back unused; never below 0."""
-        return max(self.limit - self.spent, 0)
-
-    def give_back(self, amount: int) -> None:
-        """Move `amount` ≤ returnable from free to returned; the total travels with the next message."""
-        assert 0 <= amount <= self.returnable, "only what is free and durable goes back"
-        self.free -= amount
-        self.returned += amount
-
-    def renew(self, now: float) -> int:
-        """What the renewal at `now` wants; gives back what is idle or far too much. Once per renewal."""
-        if self.taken:
-            self.used_at = now
-        idle = now - self.used_at >= demand.IDLE_S
-        self.demand = 0 if idle else demand.peak(self.demand, self.taken)
-        self.taken = 0
-        self.give_back(min(demand.surplus(self.free, self.demand), self.returnable))
-        return 0 if self.recalled else demand.want(self.free, self.demand)
-
-    def top_up(self) -> int:
-        """What goes with an ask, so that the next requests need not ask: a renewal out of turn."""
-        return 0 if self.recalled else demand.want(self.free, max(self.demand, self.taken))
-
-    @property
-    def in_use(self) -> bool:
-        return bool(self.free or self.held or self.demand or self.taken)
-
-
-class Hold:
-    """What a request took of its leases; settled exactly once."""
-
-    __slots__ = ("leases", "needs", "open")
-
-    def __init__(self, needs: Sequence[Need], leases: Sequence[Lease]) -> None:
-        self.needs = tuple(needs)
-        self.leases = leases
-        self.open = True
-
-    def end(self) -> Iterable[tuple[Lease, Need]]:
-        """The leases and what was taken of each; closes the hold."""
-        assert self.open, "a hold is settled exactly once"
-        self.open = False
-        return zip(self.leases, self.needs, strict=True)
+from billing.quota.bucket import Bucket
+from billing.quota.lease import UNLEASED, Hold, Lease
+from billing.quota.model import Need, Rate, RatesWhenCutOff
 
 
 class Release:
@@ -105,88 +29,155 @@ class Release:
 
 
 class Leases:
-    """All leases of this process."""
+    """All leases of this process.
 
-    def __init__(self) -> None:
+    clock: its monotonic time ends leases of rates, also of a process that was stopped for a while.
+    rates_when_cut_off: what rates do from `alone_from` on; nothing else ever opens.
+    """
+
+    def __init__(self, *, clock: Clock | None = None, rates_when_cut_off: RatesWhenCutOff = "share") -> None:
         self._by_id: dict[AllowanceId, Lease] = {}
+        self._monotonic = (clock or SystemClock()).monotonic
+        self.rates_when_cut_off = rates_when_cut_off
+        self.alone_from: float | None = None
+        """Since when rates go by themselves; None while the authority answers."""
         self.closed = False
+        self.active: dict[Lease, None] = {}
+        """Those that the next renewal looks at."""
         self.on_freed: Callable[[Lease], None] | None = None
         """Told of each lease that got something free while asks wait for it or it is under recall."""
 
     def admit(self, needs: Sequence[Need]) -> Hold | None:
         """Take all needs from what is free, or none of them and return None. About a microsecond."""
-        if len(needs) == 1 and not self.closed:
-            lease, amount = self._by_id.get(needs[0].allowance_id), needs[0].amount
-            if lease is not None and 0 <= amount <= lease.free:
-                lease.free -= amount
-                lease.held += amount
-                lease.taken += amount
-                return Hold(needs, (lease,))
         hold = self.claim(needs)
         if hold is not None:
-            for lease, need in zip(hold.leases, hold.needs, strict=True):
+            for lease, need in zip(hold.leases, needs, strict=True):
                 lease.taken += need.amount
         return hold
+
+    def claim(self, needs: Sequence[Need]) -> Hold | None:
+        """As `admit`, but does not count as demand: the needs of an ask were counted when it came."""
+        if self.closed:
+            return None
+        find, now = self._by_id.get, self._monotonic()
+        leases: list[Lease] = []
+        terms: list[int] = []
+        for need in needs:
+            amount, rate = need.amount, need.rate
+            assert amount >= 0
+            lease = find(need.allowance_id)
+            if lease is not None and amount <= lease.free and (rate is None or now < lease.ends_at):
+                term = lease.term
+                lease.free -= amount
+                lease.held += amount
+            elif not amount or (rate is not None and self._passes_alone(lease, need, now=now)):
+                term = UNLEASED if amount else (lease.term if lease else 0)
+                lease = lease or self.lease(need.allowance_id, rate)
+            else:
+                self._undo(needs, leases, terms)
+                return None
+            if not lease.active:
+                self.activate(lease)
+            leases.append(lease)
+            terms.append(term)
+        return Hold(needs, leases, terms=terms)
+
+    def consume(self, hold: Hold, allowance_id: AllowanceId, total: int) -> None:
+        """Of a rate's need, `total` is consumed by now; counts up to what is held, and never falls."""
+        at = next(n for n, need in enumerate(hold.needs) if need.allowance_id == allowance_id)
+        need, lease = hold.needs[at], hold.leases[at]
+        assert need.rate is not None, "only rates are consumed bit by bit"
+        grown = min(total, need.amount) - hold.consumed_of(need)
+        if grown > 0:
+            hold.consumed[allowance_id] = hold.consumed_of(need) + grown
+            if lease.term == hold.terms[at]:
+                lease.held -= grown
+                lease.covered += grown
 
     def settle(self, hold: Hold, used: Mapping[AllowanceId, int]) -> Release:
         """End a hold with what was used of each of its allowances (an overrun where it is more than held).
 
-        What it frees may be admitted from at once. Raises KeyError if `used` lacks an allowance of it.
+        What it frees may be admitted from at once. A rate that `used` does not name used what was
+        consumed. Raises KeyError if `used` lacks another allowance of it.
         """
-        amounts = [used[need.allowance_id] for need in hold.needs]
+        amounts = [self._amount_used(hold, need, used) for need in hold.needs]
+        hold.end()
         freed = []
-        for (lease, need), amount in zip(hold.end(), amounts, strict=True):
+        for lease, need, term, amount in zip(hold.leases, hold.needs, hold.terms, amounts, strict=True):
             assert amount >= 0
             covered = min(amount, need.amount)
+            if need.rate is not None or lease.term != term:
+                self._end_rate(hold, lease, need=need, term=term, consumed=covered)
+                continue
             lease.held -= need.amount
             lease.covered += covered
             lease.free += need.amount - covered
             lease.pending += need.amount - covered
+            if not lease.active:
+                self.activate(lease)
             freed.append((lease, need.amount - covered))
         self.tell_freed(freed)
         return Release(self, freed)
 
     def withdraw(self, hold: Hold) -> None:
         """Undo a hold of which no record was written: its request went away before it was admitted."""
+        hold.end()
         freed = []
-        for lease, need in hold.end():
+        for lease, need, term in zip(hold.leases, hold.needs, hold.terms, strict=True):
+            if need.rate is not None or lease.term != term:
+                self._end_rate(hold, lease, need=need, term=term, consumed=0)
+                continue
             lease.held -= need.amount
             lease.free += need.amount
+            if not lease.active:
+                self.activate(lease)
             freed.append((lease, need.amount))
         self.tell_freed(freed)
 
-    def claim(self, needs: Sequence[Need]) -> Hold | None:
-        """As `admit`, but does not count as demand: the needs of an ask were counted when it came."""
-        if self.closed:
+    def standing(self, allowance_id: AllowanceId) -> tuple[int, int] | None:
+        """The limit and what is available, as last told and with what is free here; None: never told."""
+        lease = self._by_id.get(allowance_id)
+        if lease is None or not lease.is_known:
             return None
-        by_id = self._by_id
-        taken: list[Lease] = []
-        for need in needs:
-            amount = need.amount
-            assert amount >= 0
-            lease = by_id.get(need.allowance_id) or self.lease(need.allowance_id)
-            if lease.free < amount:
-                for earlier, given in zip(taken, needs, strict=False):
-                    earlier.free += given.amount
-                    earlier.held -= given.amount
-                return None
-            lease.free -= amount
-            lease.held += amount
-            taken.append(lease)
-        return Hold(needs, taken)
+        return lease.limit, max(lease.available + lease.free, 0)
 
-    def lease(self, allowance_id: AllowanceId) -> Lease:
+    def lease(self, allowance_id: AllowanceId, rate: Rate | None = None) -> Lease:
         """The lease of an allowance; an empty one if there was none."""
         found = self._by_id.get(allowance_id)
         if found is None:
-            found = self._by_id[allowance_id] = Lease(allowance_id)
+            found = self._by_id[allowance_id] = Lease(allowance_id, rate)
+        elif rate is not None:
+            found.rate = rate
         return found
 
     def find(self, allowance_id: AllowanceId) -> Lease | None:
         return self._by_id.get(allowance_id)
 
+    def activate(self, lease: Lease) -> None:
+        """The next renewal looks at it."""
+        lease.active = True
+        self.active[lease] = None
+
+    def rest(self, lease: Lease) -> None:
+        """No renewal looks at it until something happens to it."""
+        lease.active = False
+        self.active.pop(lease, None)
+
+    def forget(self, lease: Lease) -> None:
+        """Keep no memory of an allowance of which nothing is out."""
+        self.rest(lease)
+        del self._by_id[lease.allowance_id]
+
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def is_alone(self) -> bool:
+        """True while rates go by `rates_when_cut_off`."""
+        return self.alone_from is not None and self._monotonic() >= self.alone_from
 
     def tell_freed(self, freed: Iterable[tuple[Lease, int]]) -> None:
         if self.on_freed is None:
@@ -194,3 +185,43 @@ class Leases:
         for lease, amount in freed:
             if amount and (lease.waiting or lease.recalled):
                 self.on_freed(lease)
+
+    def _amount_used(self, hold: Hold, need: Need, used: Mapping[AllowanceId, int]) -> int:
+        if need.rate is None:
+            return used[need.allowance_id]
+        return used.get(need.allowance_id, hold.consumed_of(need))
+
+    def _end_rate(self, hold: Hold, lease: Lease, *, need: Need, term: int, consumed: int) -> None:
+        """End what a hold has of a rate: what it has not consumed is free, if its lease still stands."""
+        before = hold.consumed_of(need)
+        consumed = max(consumed, before)
+        if lease.term != term:
+            return
+        lease.held -= need.amount - before
+        lease.covered += consumed - before
+        lease.free += need.amount - consumed
+        if not lease.active:
+            self.activate(lease)
+        self.tell_freed([(lease, need.amount - consumed)])
+
+    def _undo(self, needs: Sequence[Need], leases: Sequence[Lease], terms: Sequence[int]) -> None:
+        for need, lease, term in zip(needs, leases, terms, strict=False):
+            if term != UNLEASED:
+                lease.free += need.amount
+                lease.held -= need.amount
+            elif lease.alone is not None:
+                lease.alone.put_back(need.amount)
+
+    def _passes_alone(self, lease: Lease | None, need: Need, *, now: float) -> bool:
+        """True if a rate admits a need without the authority, which can't be reached."""
+        if self.alone_from is None or now < self.alone_from or need.rate is None:
+            return False
+        if self.rates_when_cut_off == "open":
+            return need.amount <= need.rate.burst
+        if self.rates_when_cut_off == "closed" or lease is None or not lease.holders:
+            return False
+        if lease.alone is None:  # what was free is spent there, so it is not free any more
+            lease.alone = Bucket(lease.free, now=max(lease.ends_at, self.alone_from))
+            lease.covered += lease.free
+            lease.free = 0
+        return lease.alone.take(need.amount, rate=need.rate, holders=lease.holders, now=now)

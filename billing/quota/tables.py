@@ -63,6 +63,8 @@ lease = Table(
     Column("settled", PicosType, nullable=False),
     Column("returned", PicosType, nullable=False),
     Column("uncovered", PicosType, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("heard_at", DateTime(timezone=True)),
 )
 
 task = Table(

@@ -22,7 +22,7 @@ _WORTH_A_SECOND = (
     asyncpg.InternalClientError,  # so it says when the server's last word came between two messages
 )
 
-_SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
+_SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)::text"
 _REGISTER = "INSERT INTO incarnation (id, host) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 _IS_OPEN = "SELECT status = 'open' FROM incarnation WHERE id = $1"
 
@@ -44,6 +44,8 @@ def arguments(incarnation_id: IncarnationId, sync: Sync) -> tuple[object, ...]:
         [number for number, _ in rows],
         [need.allowance_id for _, need in rows],
         [need.amount for _, need in rows],
+        [report.consumed for report in sync.leases],
+        [report.epoch for report in sync.leases],
     )
 
 

@@ -16,7 +16,7 @@ from app.gateway.body import parse
 from app.gateway.model import Admission, Endpoint, Principal
 from app.gateway.upstream import engine_request, spliced
 from billing.journal.model import Admitted
-from billing.quota.leases import Hold
+from billing.quota.lease import Hold
 from billing.rating.model import Rates
 from scheduler.registry.model import BackendSpec
 

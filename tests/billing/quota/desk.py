@@ -17,7 +17,7 @@ from billing.quota.model import AllowanceStatus, Answer, Sync
 from billing.quota.wire import arguments, read_answer
 from tests.database import Database
 
-SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8)::text"
+SYNC = "SELECT quota_sync($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)::text"
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from billing.quota.leases import Hold
+from billing.quota.lease import Hold
 from billing.quota.model import Need
 from tests.billing.quota.world import ALLOWANCES, BOUND_S, Pick, Process, World
 
@@ -148,7 +148,7 @@ def shut_down(world: World, pick: Pick) -> None:
     process = some_process(world, pick)
     if process and not process.exchange.busy:
         process.unsure = True
-        world.messages.append((process, process.exchange.compose_farewell()))
+        world.messages.append((process, process.exchange.compose_farewell(now=world.now)))
         world.deliver(*world.messages[-1])
 
 

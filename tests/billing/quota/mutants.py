@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.asks import Ask, Asks, denial
 from billing.quota.exchange import Exchange
-from billing.quota.leases import Hold, Lease, Leases, Release
+from billing.quota.lease import Hold, Lease
+from billing.quota.leases import Leases, Release
 from billing.quota.model import Answer, LeaseState, Need, Sync
 from tests.billing.quota.twin import Incarnation, Row, Twin
 from tests.billing.quota.world import Rules

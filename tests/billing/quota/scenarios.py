@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from billing.quota.leases import Hold
+from billing.quota.lease import Hold
 from billing.quota.model import Denied, LeaseReport, Need, Sync
 from tests.billing.quota.world import ALLOWANCES, BOUND_S, RENEW_S, Process, Rules, World
 

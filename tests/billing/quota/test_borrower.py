@@ -13,7 +13,8 @@ import pytest
 from app.core.errors import Conflict, DependencyError
 from app.core.ids import AllowanceId, incarnation_id
 from billing.quota.borrower import Borrower
-from billing.quota.leases import Hold, Leases
+from billing.quota.lease import Hold
+from billing.quota.leases import Leases
 from billing.quota.model import Denied, Need
 from tests.billing.quota.desk import Desk
 

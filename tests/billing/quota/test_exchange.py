@@ -6,7 +6,8 @@ import pytest
 
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.exchange import Exchange
-from billing.quota.leases import Hold, Leases
+from billing.quota.lease import Hold
+from billing.quota.leases import Leases
 from billing.quota.model import Answer, Denied, Need
 from tests.billing.quota.twin import Allowance, Incarnation, Twin
 

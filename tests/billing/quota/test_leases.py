@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.core.ids import AllowanceId
-from billing.quota.leases import Lease, Leases
+from billing.quota.lease import Lease
+from billing.quota.leases import Leases
 from billing.quota.model import Need
 
 A, B = AllowanceId("alw_a"), AllowanceId("alw_b")

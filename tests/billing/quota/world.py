@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.asks import Ask, Asks
 from billing.quota.exchange import Exchange
-from billing.quota.leases import Hold, Leases, Release
+from billing.quota.lease import Hold
+from billing.quota.leases import Leases, Release
 from billing.quota.model import Answer, Denied, Need, Sync
 from tests.billing.quota.twin import Allowance, Incarnation, Twin
 
