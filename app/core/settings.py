@@ -103,6 +103,16 @@ class Settings(BaseSettings):
         14, ge=2, description="Days for which single readings of engines' counters are kept; their sums stay."
     )
     session_hours: int = Field(12, ge=1, description="Life of a console session in hours.")
+    webhook_private_hosts: str = Field(
+        "",
+        description="Hosts, separated by commas, that webhooks may reach at private addresses or without TLS.",
+    )
+    smtp_host: str = Field("", description="Mail server for alerts; empty: no e-mail is sent.")
+    smtp_port: int = Field(587, ge=1, le=65535, description="Port of the mail server.")
+    smtp_user: str = Field("", description="User at the mail server; empty: no login.")
+    smtp_password: SecretStr = Field(SecretStr(""), description="Its password.")
+    smtp_starttls: bool = Field(True, description="Whether TLS is demanded of the mail server.")
+    smtp_from: str = Field("steelyard@localhost", description="Sender of e-mails.")
 
 
 @cache

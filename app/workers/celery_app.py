@@ -14,6 +14,8 @@ from celery.signals import beat_embedded_init, worker_init, worker_ready, worker
 from app.core import log
 from app.core.settings import settings
 from app.stack.child import die_with_parent
+from app.workers.alerts import LOOK_OVER_ALERTS, RAISE_ALERTS
+from app.workers.deliveries import DELIVER_ALERTS
 from app.workers.engine_counters import READ_ENGINES
 from app.workers.expiry import EXPIRY
 from app.workers.health import WorkerHealth
@@ -30,6 +32,9 @@ EXPIRY_EVERY_S = 60.0
 SEAL_EVERY_S = 5.0
 READ_ENGINES_EVERY_S = 60.0
 RECONCILE_EVERY_S = 3600.0
+RAISE_ALERTS_EVERY_S = 3.0
+DELIVER_ALERTS_EVERY_S = 3.0
+LOOK_OVER_ALERTS_EVERY_S = 600.0
 _MODULES = ["app.workers.tasks"]
 
 
@@ -60,6 +65,9 @@ def make_app(broker_url: str) -> Celery:
             "seal": _every(SEAL_EVERY_S, SEAL),
             "read-engines": _every(READ_ENGINES_EVERY_S, READ_ENGINES),
             "reconcile": _every(RECONCILE_EVERY_S, RECONCILE),
+            "raise-alerts": _every(RAISE_ALERTS_EVERY_S, RAISE_ALERTS),
+            "deliver-alerts": _every(DELIVER_ALERTS_EVERY_S, DELIVER_ALERTS),
+            "look-over-alerts": _every(LOOK_OVER_ALERTS_EVERY_S, LOOK_OVER_ALERTS),
         },
     )
     return app

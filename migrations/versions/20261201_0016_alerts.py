@@ -138,8 +138,9 @@ BEGIN
   INSERT INTO alert_due (allowance_id) VALUES (NEW.id) ON CONFLICT DO NOTHING;
   RETURN NULL;
 END $$;
-CREATE TRIGGER alerts AFTER UPDATE OF limit_amount, unleased ON allowance FOR EACH ROW
-  WHEN (NEW.limit_amount <> OLD.limit_amount OR NEW.unleased > OLD.unleased)
+CREATE TRIGGER alerts AFTER UPDATE OF limit_amount, unleased, ended_at ON allowance FOR EACH ROW
+  WHEN (NEW.limit_amount <> OLD.limit_amount OR NEW.unleased > OLD.unleased
+    OR NEW.ended_at IS DISTINCT FROM OLD.ended_at)
   EXECUTE FUNCTION alert_note_limit();
 """
 
