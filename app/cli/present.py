@@ -25,6 +25,8 @@ _NUMBERS = (
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
 _ENDLESS = 10_000
 _MICROSECONDS = re.compile(r"(?<=\d\d:\d\d:\d\d\.\d{3})\d{3}(?=Z$)")
+_MOVING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor or turns its text around: a name could hide a line or write another one."""
 _TIMES = "ttft_ms first_byte_ms duration_ms predicted_wait_ms"
 _RIGHT = frozenset(f"{_NUMBERS} {_TOKENS} {_TIMES}".split())
 
@@ -65,12 +67,13 @@ def show_record(record: Mapping[str, Any], *, as_json: bool) -> None:
         return
     width = max((len(name) for name in record), default=0)
     for name, value in record.items():
-        print(f"{name:<{width}}  {cell(value)}")
+        print(f"{name:<{width}}  {still(cell(value))}")
 
 
 def print_table(rows: Sequence[Sequence[str]], columns: Columns, *, indent: int = 0) -> None:
     """Cells under headings: with lines and weight on a terminal, aligned by spaces in a pipe."""
     right = [field.rpartition(".")[2] in _RIGHT for field in columns]
+    rows = [[still(text) for text in row] for row in rows]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_rich(rows, list(columns.values()), right=right, indent=indent)
     else:
@@ -98,6 +101,11 @@ def cell(value: Any) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ", ".join(cell(inner) for inner in value) or "–"
     return _MICROSECONDS.sub("", str(value))
+
+
+def still(text: str) -> str:
+    """A text with whatever would move a terminal's cursor spelt out."""
+    return _MOVING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -174,6 +174,10 @@ def verdict(answer: Answer) -> str:
         doubts.append("lines that were left out can't be checked")
     elif not scope.heads:
         doubts.append("without kept heads, lines cut from the end would not show")
+    elif check.loose_from:
+        doubts.append(f"lines cut from the end would not show after {check.loose_from}")
+    if check.kinds["withheld"]:
+        doubts.append(f"{check.kinds['withheld']} lines are withheld: of them only their places are checked")
     if check.untied:
         doubts.append(f"{check.untied} corrections are of requests that this file doesn't have")
     totals = ", ".join(f"{format_picos(net)} {name}" for name, net in check.sums.totals().items())

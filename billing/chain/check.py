@@ -85,6 +85,11 @@ class Check:
         """Where in the chain the file begins, in words."""
         return self._walk.start
 
+    @property
+    def loose_from(self) -> str | None:
+        """After which line lines could have been cut from the end unseen, in words; None: after none."""
+        return self._walk.loose_from
+
     def take(self, raw: bytes) -> Event | Correction | None:
         """Check the next line of the file, without its newline; returns it if its numbers are sound."""
         self._number += 1

@@ -63,6 +63,7 @@ class Walk:
         for head in sorted(_distinct(heads), key=lambda head: (head.day, head.sequence)):
             self._kept[head.day].append(head)
         self._met: set[KeptHead] = set()
+        self._outgrown: set[KeptHead] = set()
         self._head: Head | None = None
         self._began: tuple[str, int] = ("", 0)
         self.tenant_id: str | None = None
@@ -83,6 +84,20 @@ class Walk:
         if self._head is None or (place.day, place.sequence) > self._head[:2]:
             self._head = Head(place.day, place.sequence, bytes.fromhex(place.hash))
         return found
+
+    @property
+    def loose_from(self) -> str | None:
+        """After which line lines could have been cut from the end unseen, in words.
+
+        None if the file ends with the last line of a day that had ended when its head was kept.
+        """
+        fixed = max(self._met, key=lambda head: (head.day, head.sequence), default=None)
+        if fixed is None:
+            return "its first line, because no kept head is of a line in it"
+        is_last = self._head is not None and self._head[:2] == (fixed.day, fixed.sequence)
+        if is_last and not fixed.open:
+            return None
+        return f"line {fixed.sequence} of {fixed.day}, the last that a kept head fixes"
 
     def end(self) -> list[Found]:
         """What the kept heads know of and the file lacks, and heads that are not of this chain."""
@@ -180,7 +195,13 @@ class Walk:
 
     def _against_kept(self, place: Place) -> Iterator[Found]:
         for head in self._kept.get(place.day, ()):
-            if head.sequence != place.sequence or head.tenant_id != self.tenant_id:
+            if head.tenant_id != self.tenant_id:
+                continue
+            if not head.open and place.sequence > head.sequence and head not in self._outgrown:
+                self._outgrown.add(head)
+                what = f"{place.day} had ended with line {head.sequence} by the kept head"
+                yield Found(Flaw.REPLACED, what)
+            if head.sequence != place.sequence:
                 continue
             self._met.add(head)
             if head.hash != place.hash:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -67,9 +68,11 @@ def events(
     scope = Scope(
         partial=partial,
         heads=tuple(head for path in heads or () for head in _kept(path)),
-        first_day=first_day,
-        end_day=end_day,
+        first_day=_day(first_day),
+        end_day=_day(end_day),
     )
+    if scope.first_day and scope.end_day and scope.end_day <= scope.first_day:
+        raise usage_error(f"no day is from {first_day} to {end_day}", remedy="--to is the day after the last")
     question = proof.Question(file, scope, _zone(zone), dict(_total(text) for text in expect_total or ()))
     with _recount(texts, tokenizer) as recount:
         answer = proof.prove(question, recount=recount)
@@ -93,6 +96,14 @@ def _kept(path: Path) -> list[KeptHead]:
         return read_heads(path.read_bytes())
     except (Unreadable, OSError) as error:
         raise usage_error(f"{path}: {error}", remedy="steelyard usage heads --json > heads.json") from error
+
+
+def _day(text: str | None) -> str | None:
+    """A day as heads write it: days are compared as they are written."""
+    try:
+        return date.fromisoformat(text).isoformat() if text is not None else None
+    except ValueError as error:
+        raise usage_error(f"{text!r} is no day", remedy="write it as 2026-12-01") from error
 
 
 def _zone(name: str) -> ZoneInfo:

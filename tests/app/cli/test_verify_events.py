@@ -14,7 +14,7 @@ import pytest
 from billing.chain.lines import event_line
 from tests.app.cli.conftest import Steelyard
 from tests.app.cli.fake_control import FakeControl
-from tests.billing.chain.makes import TENANT, chain, event_row, head_of, seal
+from tests.billing.chain.makes import TENANT, chain, event_row, head_of, seal, withheld
 
 CHAIN = chain()
 TOTAL = "0.00025704"
@@ -87,9 +87,31 @@ def test_kept_heads_show_what_was_cut(steelyard: Steelyard, file: Path, tmp_path
     assert steelyard("verify", "events", str(cut)).code == 0
     assert "cut from the end would not show" in steelyard("verify", "events", str(cut)).out
     assert steelyard("verify", "events", str(cut), "--heads", str(kept)).code == 1
-    assert steelyard("verify", "events", str(file), "--heads", str(kept)).code == 0
+    whole = steelyard("verify", "events", str(file), "--heads", str(kept))
+    assert (whole.code, "would not show after line 8 of 2026-12-01" in whole.out) == (0, True)
     first = ("--heads", str(kept), "--to", "2026-12-01")
     assert steelyard("verify", "events", str(written(cut, CHAIN[:4])), *first).code == 0
+
+
+def test_a_day_is_compared_however_it_is_written(steelyard: Steelyard, tmp_path: Path) -> None:
+    cut = written(tmp_path / "cut.ndjson", CHAIN[:6])
+    kept = heads_file(tmp_path / "heads.json", [CHAIN[11]])
+    until = ("--from", "20261130", "--to", "20261202")
+    assert steelyard("verify", "events", str(cut), "--heads", str(kept), *until).code == 1
+
+
+def test_what_a_file_holds_moves_no_cursor_of_a_terminal(steelyard: Steelyard, tmp_path: Path) -> None:
+    row = event_row(1, model_name="small\x1b[2J\r\u202eRIGHT")
+    file = written(tmp_path / "odd.ndjson", seal([(event_line(row), date(2026, 11, 30))]))
+    shown = steelyard("verify", "events", str(file)).out
+    assert "small\\x1b[2J\\r\\u202eRIGHT" in shown
+    assert not {"\x1b", "\r", "\u202e"} & set(shown)
+
+
+def test_lines_that_are_withheld_are_said_to_be_in_no_sum(steelyard: Steelyard, tmp_path: Path) -> None:
+    file = written(tmp_path / "some.ndjson", [*CHAIN[:11], withheld(CHAIN[11])])
+    result = steelyard("verify", "events", str(file))
+    assert (result.code, "1 lines are withheld" in result.out) == (0, True)
 
 
 def test_a_total_that_is_not_the_expected_one_is_wrong(steelyard: Steelyard, file: Path) -> None:
@@ -141,6 +163,9 @@ def test_a_range_without_events_is_said_beside_the_empty_output(
         ("{file}", "--zone", "Mars/Olympus"),
         ("{file}", "--expect-total", "much"),
         ("{file}", "--heads", "{file}"),
+        ("{file}", "--to", "2026-12-1"),
+        ("{file}", "--from", "2026-12-01T00:00:00Z"),
+        ("{file}", "--from", "2026-12-01", "--to", "2026-11-30"),
         ("{file}", "--texts", "{file}"),
     ],
 )

@@ -7,9 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from billing.chain.check import Check, Scope
-from billing.chain.lines import correction_line, event_line, published
-from billing.chain.link import Head, digest_of, extend
+from billing.chain.lines import correction_line, event_line, published, withheld_line
+from billing.chain.link import Head, canonical, digest_of, extend
 from billing.chain.walk import Flaw
 from billing.chain.wire import KeptHead
 from billing.metering.model import Outcome, Usage, UsageSource
@@ -98,10 +100,15 @@ def chain(amount: int = 12, *, step: timedelta = timedelta(minutes=30)) -> list[
     return seal((event_line(row), row["posted_at"].date()) for row in rows)
 
 
+def withheld(text: bytes) -> bytes:
+    """A line as it is shown to somebody who did not ask for it."""
+    line = msgspec.json.decode(text)
+    place = line.pop("chain")
+    return canonical({**withheld_line(TENANT, digest_of(line)), "chain": place})
+
+
 def head_of(text: bytes) -> KeptHead:
     """The head that a line is."""
-    import msgspec
-
     plain = msgspec.json.decode(text)
     place = plain["chain"]
     return KeptHead(plain["tenant_id"], place["day"], place["sequence"], place["hash"])

@@ -80,6 +80,23 @@ def test_a_head_that_was_kept_more_than_once_is_told_once() -> None:
     assert len(checked(TRUE[:2], scope).findings) == 1
 
 
+def test_a_line_that_joined_a_day_after_its_end_was_kept_is_found() -> None:
+    grown = seal([*lines(4, on=day(0)), *lines(2, on=day(0), start=7), *lines(3, on=day(1), start=4)])
+    assert flaws(grown, KEPT) == set()
+    ended = msgspec.structs.replace(KEPT.heads[0], open=False)
+    (found,) = checked(grown, Scope(heads=(ended,))).findings
+    assert (found.line, found.flaw) == (5, Flaw.REPLACED)
+    assert "2026-11-30 had ended with line 4" in found.what
+
+
+def test_how_far_heads_fix_a_file_is_told() -> None:
+    assert "first line" in str(checked(TRUE[4:], KEPT).loose_from)
+    assert "line 4 of 2026-11-30" in str(checked(TRUE[:4], KEPT).loose_from)
+    ended = Scope(heads=(msgspec.structs.replace(KEPT.heads[0], open=False),))
+    assert checked(TRUE[:4], ended).loose_from is None
+    assert "line 4 of 2026-11-30" in str(checked(TRUE, ended).loose_from)
+
+
 def test_a_chain_that_begins_anew_after_a_kept_head_is_found() -> None:
     anew = seal(lines(3, on=day(1), start=4))
     assert flaws(anew) == set()
