@@ -46,7 +46,7 @@ _COUNTS = (
     *("duration_ms", "bytes_relayed"),
 )
 _AMOUNTS = ("cost", "hold", "unleased")
-_REST = ("request_id", "payload_hash", "incarnation_id", "unknown_bound", "attempts", "holds")
+_REST = ("request_id", "task_id", "payload_hash", "incarnation_id", "unknown_bound", "attempts", "holds")
 EVENT_COLUMNS = (*_ADMITTED, *_SETTLED, *_MOMENTS, *_COUNTS, "ttft_ms", *_AMOUNTS, *_REST, "transaction_id")
 """In the order of a row's fields."""
 
@@ -100,6 +100,7 @@ class EventRows:
                     _numeric(hold),
                     _numeric(overrun),
                     _text(admitted.request_id),
+                    _nullable(admitted.task_id),
                     _HASH_LENGTH,
                     _sha256(charge.admitted_bytes).digest(),
                     _sha256(charge.settled_bytes).digest(),
@@ -137,15 +138,17 @@ class _Held(msgspec.Struct, gc=False):
     """A hold and its use as the event tells them: decimal strings, JSON numbers might be read as floats."""
 
     allowance_id: str
+    what: str
     held: str
     used: str
 
 
 def _holds(used: tuple[Used, ...]) -> bytes:
     if len(used) == 1 and (one := used[0]).allowance_id.isidentifier():  # nothing in it to escape
-        data = f'[{{"allowance_id":"{one.allowance_id}","held":"{one.held}","used":"{one.used}"}}]'.encode()
+        amounts = f'"held":"{one.held}","used":"{one.used}"'
+        data = f'[{{"allowance_id":"{one.allowance_id}","what":"{one.what}",{amounts}}}]'.encode()
         return pack(">i", len(data) + 1) + _JSONB_VERSION + data
-    return _jsonb([_Held(each.allowance_id, str(each.held), str(each.used)) for each in used])
+    return _jsonb([_Held(each.allowance_id, each.what, str(each.held), str(each.used)) for each in used])
 
 
 def _constants(admitted: Admitted) -> tuple[Any, ...]:

@@ -15,7 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.core.ids import AllowanceId, ModelId, PriceVersionId, TenantId
 from billing.journal.join import Charge
 from billing.metering.model import Meter
+from billing.metering.uses import COUNTED, used_of
 from billing.rating.model import Rates, cost
+
+MOST_ALLOWANCES = 200_000
+"""Remembered; there is a new one for each period and task, so they are forgotten together now and then."""
+_UNSETTLED = ("minute", "request")
+"""Windows of limits that no settlement moves: rates tell the authority themselves, ceilings take nothing."""
 
 
 class Priced(NamedTuple):
@@ -33,10 +39,11 @@ class Purse(NamedTuple):
 
 
 class Limited(NamedTuple):
-    """Whose an allowance is, and what it counts."""
+    """Whose an allowance is, what it counts and over which time."""
 
     tenant_id: TenantId
     what: str
+    window: str
 
 
 _PRICES = text("""
@@ -46,7 +53,7 @@ WHERE v.status = 'published' AND p.price_version_id = ANY (:versions)
   AND p.service_tier = 'standard' AND p.context_band = 0
 """)
 _PURSES = text("SELECT tenant_id, allowance_id, currency FROM wallet WHERE tenant_id = ANY (:tenants)")
-_ALLOWANCES = text("SELECT id, tenant_id, what FROM allowance WHERE id = ANY (:allowances)")
+_ALLOWANCES = text("SELECT id, tenant_id, what, window_kind FROM allowance WHERE id = ANY (:allowances)")
 
 
 class Facts:
@@ -62,6 +69,8 @@ class Facts:
         prices: set[tuple[PriceVersionId, ModelId]] = set()
         tenants: set[TenantId] = set()
         allowances: set[AllowanceId] = set()
+        if len(self.allowances) > MOST_ALLOWANCES:
+            self.allowances.clear()
         for charge in charges:
             admitted = charge.admitted
             if (admitted.price_version_id, admitted.model_id) not in self.prices:
@@ -91,7 +100,7 @@ class Facts:
         if len(admitted.holds) != len(settled.used):
             return "the settled holds are not those of the admission"
         for held, used in zip(admitted.holds, settled.used, strict=True):
-            if held.allowance_id != used.allowance_id or held.amount != used.held:
+            if (held.allowance_id, held.amount, held.what) != (used.allowance_id, used.held, used.what):
                 return "the settled holds are not those of the admission"
         return self._flaw_of_holds(charge) or self._flaw_of_purse(charge)
 
@@ -104,12 +113,15 @@ class Facts:
         return 0, 0
 
     def _flaw_of_holds(self, charge: Charge) -> str | None:
-        for used in charge.settled.used:
+        settled = charge.settled
+        for used in settled.used:
             limited = self.allowances.get(used.allowance_id)
             if limited is None or limited.tenant_id != charge.admitted.tenant_id:
                 return f"{used.allowance_id} is no allowance of the tenant"
-            if limited.what == "picos" and used.used != charge.settled.cost_picos:
-                return f"what {used.allowance_id} is charged is not the cost"
+            if limited.what != used.what or used.what not in COUNTED or limited.window in _UNSETTLED:
+                return f"{used.allowance_id} counts {limited.what} by {limited.window}, not {used.what}"
+            if used.used != used_of(used.what, settled.billed, settled.cost_picos):
+                return f"what {used.allowance_id} is charged is not what was used of it"
         return None
 
     def _flaw_of_purse(self, charge: Charge) -> str | None:
@@ -141,4 +153,4 @@ class Facts:
 
     async def _load_allowances(self, connection: AsyncConnection, allowances: Iterable[AllowanceId]) -> None:
         rows = await connection.execute(_ALLOWANCES, {"allowances": sorted(allowances)})
-        self.allowances |= {allowance: Limited(tenant, what) for allowance, tenant, what in rows}
+        self.allowances |= {allowance: Limited(*facts) for allowance, *facts in rows}

@@ -28,6 +28,7 @@ from billing.journal.model import (
 )
 from billing.metering.model import NOTHING, Outcome, Usage, UsageSource
 from billing.metering.policy import billed
+from billing.metering.uses import used_of
 from billing.rating.model import cost
 
 
@@ -204,7 +205,10 @@ class Joiner:
             billed=charged,
             unknown_bound=unknown if source is UsageSource.UNKNOWN else None,
             cost_picos=price,
-            used=tuple(Used(held.allowance_id, held.amount, price) for held in admitted.holds),
+            used=tuple(
+                Used(held.allowance_id, held.amount, used_of(held.what, charged, price), held.what)
+                for held in admitted.holds
+            ),
             backend_id=furthest.backend_id if furthest else None,
             status=0,
             error_code="lost",

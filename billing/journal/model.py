@@ -21,6 +21,7 @@ from app.core.ids import (
     PriceVersionId,
     ProjectId,
     RequestId,
+    TaskId,
     TenantId,
 )
 from billing.metering.model import Outcome, Usage, UsageSource
@@ -39,18 +40,23 @@ class Opened(msgspec.Struct, frozen=True, gc=False, tag="opened"):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What one allowance gave to a request: `amount` (n) when admitted."""
+    """What one allowance gave to a request: `amount` (n) when admitted.
+
+    what: it counts (`billing.metering.uses`); money in records that were written before it was told.
+    """
 
     allowance_id: AllowanceId
     amount: int
+    what: str = "picos"
 
 
 class Used(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What became of a hold: `held` (n) and `used` (x); x > n is an overrun."""
+    """What became of a hold: `held` (n) and `used` (x) of `what`; x > n is an overrun."""
 
     allowance_id: AllowanceId
     held: int
     used: int
+    what: str = "picos"
 
     @property
     def taken(self) -> int:
@@ -61,8 +67,9 @@ class Used(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Admitted(msgspec.Struct, frozen=True, gc=False, tag="admitted"):
     """A request that passed admission: who, what, at which pinned prices, with which holds.
 
-    choices: answers asked for (`n`).   prompts: prompts in the one request. Both are 1 in records that
-    were written before they were.
+    holds: of whatever is settled by this record; rates are not.   choices: answers asked for (`n`).
+    prompts: prompts in the one request. Both are 1 in records that were written before they were.
+    task_id: the piece of work that it belongs to.
     """
 
     request_id: RequestId
@@ -83,6 +90,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False, tag="admitted"):
     holds: tuple[Held, ...]
     choices: int = 1
     prompts: int = 1
+    task_id: TaskId | None = None
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -131,7 +139,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False, tag="settled"):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
-    """A request of a known key that was not admitted; costs nothing, explains itself."""
+    """A request of a known key that was not admitted; costs nothing, explains itself.
+
+    allowance_id: the limit that it lacked.   facts: of that limit, as texts: scope, window, unit, needed, …
+    """
 
     request_id: RequestId
     at_ms: int
@@ -146,6 +157,8 @@ class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
     limit: str | None
     observed: str | None
     retry_after_s: float | None
+    allowance_id: AllowanceId | None = None
+    facts: dict[str, str] | None = None
 
 
 Record = Opened | Admitted | Progress | Settled | Refused

@@ -164,7 +164,8 @@ class _Poster:
         await tally.roll_up(self._connection)
         await ledger.post(self._connection, tally.transactions(now=self._now))
         unleased = await authority.post(self._connection, self._incarnation_id, tally.uses)
-        return sum(unleased.values())
+        money = self._facts.allowances
+        return sum(amount for each, amount in unleased.items() if money[each].what == "picos")
 
     async def _encoded(self, charges: Iterable[Charge], tally: Tally, *, count: bool) -> AsyncIterator[bytes]:
         rows = [HEAD]

@@ -33,6 +33,8 @@ def refusal_row(refusal: Refusal, *, incarnation_id: IncarnationId) -> dict[str,
         "limit_value": refused.limit,
         "observed_value": refused.observed,
         "retry_after_ms": retry_after_ms,
+        "allowance_id": refused.allowance_id,
+        "facts": refused.facts,
     }
     return {name: without_nul(value) for name, value in values.items()}
 

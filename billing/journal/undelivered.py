@@ -6,6 +6,7 @@ import msgspec
 
 from billing.journal.model import Settled, Used
 from billing.metering.model import NOTHING, Outcome
+from billing.metering.uses import used_of
 
 
 def undelivered(settled: Settled) -> Settled:
@@ -23,6 +24,9 @@ def undelivered(settled: Settled) -> Settled:
         error_code="journal_unwritable",
         billed=NOTHING,
         cost_picos=0,
-        used=tuple(Used(used.allowance_id, used.held, 0) for used in settled.used),
+        used=tuple(
+            Used(used.allowance_id, used.held, used_of(used.what, NOTHING, 0), used.what)
+            for used in settled.used
+        ),
         flags=(*settled.flags, "not_delivered"),
     )

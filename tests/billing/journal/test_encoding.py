@@ -36,6 +36,6 @@ async def test_an_amount_of_any_length_is_stored_as_it_is(shop: Shop) -> None:
 def test_holds_are_json_whatever_their_names_hold(name: str, count: int) -> None:
     used = (Used(AllowanceId(name), 10**30, 7),) * count
     data = encoding._holds(used)
-    wanted = [{"allowance_id": name, "held": str(10**30), "used": "7"}] * count
+    wanted = [{"allowance_id": name, "what": "picos", "held": str(10**30), "used": "7"}] * count
     assert (int.from_bytes(data[:4]), data[4]) == (len(data) - 4, 1)
     assert msgspec.json.decode(data[5:]) == wanted

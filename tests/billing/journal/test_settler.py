@@ -53,9 +53,8 @@ async def test_an_event_tells_everything_that_explains_its_cost(shop: Shop, tmp_
     rates, holds, attempts, flags, hold, unleased, at, hash_length, billed_input = row
     assert rates == {"input": 540000, "input_cached": 180000, "input_cache_write": 540000, "output": 2160000}
     held = admitted.holds[0]
-    assert holds == [
-        {"allowance_id": held.allowance_id, "held": str(held.amount), "used": str(end.cost_picos)}
-    ]
+    amounts = {"held": str(held.amount), "used": str(end.cost_picos)}
+    assert holds == [{"allowance_id": held.allowance_id, "what": "picos", **amounts}]
     assert attempts == [{"error": "nul \ufffd here", "ms": 3}]
     assert (flags, int(hold), int(unleased), hash_length) == (["cached_unknown"], held.amount, 0, 64)
     assert at == datetime.fromtimestamp(NOW_MS / 1000, UTC)
