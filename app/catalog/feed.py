@@ -1,8 +1,10 @@
 """Keeps a gateway's snapshot up to date: a full load, then what PostgreSQL notifies, within a second.
 
-Keys and tenants are applied by their id, so that a revocation does not wait for the rest; models,
-backends and prices are reloaded together. When the connection is lost, the last snapshot stays in use
-and the next connection begins with a full load: a notification that was missed is thereby made good.
+Limits, keys and tenants are applied by their id, so that a revocation does not wait for the rest; models,
+backends and prices are reloaded together. Limits that change by themselves (a period, a plan or an override
+begins or ends) are brought up to date by whichever gateway looks first. When the connection is lost, the
+last snapshot stays in use and the next connection begins with a full load: a notification that was missed
+is thereby made good.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import asyncpg
@@ -28,13 +30,19 @@ _FOREIGN = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError
 
 OnFleet = Callable[[Fleet], None]
 OnAllowance = Callable[[AllowanceId], None]
+OnTask = Callable[[str], None]
+
+_OF_FLEET = frozenset({"model", "deployment", "backend", "price_book", "price_version"})
+_TURNED_AT_ONCE = 200
+_TURN_AGAIN_S = 0.2
 
 
 class CatalogFeed:
     """Loads and follows the catalogue with one connection of its own.
 
     on_fleet: called after each change of models, backends or prices.   on_allowance: called for each
-    allowance whose limit changed or that is recalled.   connected, last_error: for health.
+    allowance whose limit changed or that is recalled.   on_task: called with the id of each task that
+    was closed or got another budget.   connected, last_error: for health.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class CatalogFeed:
         clock: Clock,
         on_fleet: OnFleet,
         on_allowance: OnAllowance,
+        on_task: OnTask | None = None,
         reload_s: float = 30.0,
         backoff_s: float = 0.2,
         max_backoff_s: float = 5.0,
@@ -54,6 +63,7 @@ class CatalogFeed:
         self._clock = clock
         self._on_fleet = on_fleet
         self._on_allowance = on_allowance
+        self._on_task = on_task
         self._reload_s = reload_s
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
@@ -93,7 +103,9 @@ class CatalogFeed:
         try:
             self._changes = asyncio.Queue()
             connection.add_termination_listener(self._lost)
+            connection.add_log_listener(_warn)
             await connection.add_listener(CHANNEL, self._heard)
+            await self._turn(connection)
             await self._load_all(connection)
             self.connected, self.last_error = True, None
             await self._apply_changes(connection)
@@ -102,61 +114,114 @@ class CatalogFeed:
 
     async def _apply_changes(self, connection: queries.Connection) -> None:
         reload_at = self._clock.monotonic() + self._reload_s
+        turn_at = 0.0
         while True:
-            try:
-                timeout_s = max(0.0, reload_at - self._clock.monotonic())
-                changes = {await asyncio.wait_for(self._changes.get(), timeout_s)}
-            except TimeoutError:
-                await self._load_all(connection)
-                reload_at = self._clock.monotonic() + self._reload_s
-                continue
-            while not self._changes.empty():
-                changes.add(self._changes.get_nowait())
+            wake_at = min(reload_at, max(turn_at, self._snapshot.limit_book.next_due_s()))
+            changes = await self._next_changes(wake_at - self._clock.monotonic())
             if _LOST in changes:
                 return
             await self._apply(connection, changes)
+            now = self._clock.monotonic()
+            if now >= max(turn_at, self._snapshot.limit_book.next_due_s()):
+                turn_at = now + _TURN_AGAIN_S
+                await self._turn(connection)
+            if now >= reload_at:
+                await self._load_all(connection)
+                reload_at = self._clock.monotonic() + self._reload_s
+
+    async def _next_changes(self, timeout_s: float) -> set[str]:
+        """All that was told; none if nothing is within the time."""
+        changes = set()
+        with contextlib.suppress(TimeoutError):
+            changes.add(await asyncio.wait_for(self._changes.get(), max(timeout_s, 0.0)))
+        while not self._changes.empty():
+            changes.add(self._changes.get_nowait())
+        return changes
+
+    async def _turn(self, connection: queries.Connection) -> None:
+        """Bring limits that are due up to date; of what that changes we are told as all others are."""
+        try:
+            while await queries.resolve_due(connection, most=_TURNED_AT_ONCE) == _TURNED_AT_ONCE:
+                pass
+        except asyncpg.PostgresError as error:
+            log.warning("limits_not_turned", extra={"reason": type(error).__name__})
 
     async def _apply(self, connection: queries.Connection, changes: set[str]) -> None:
-        """Keys and tenants first, one by one; what else changed with one reload."""
-        rest = False
-        for change in sorted(changes):
-            kind, _, changed_id = change.partition(":")
+        """Limits first, so that no key is known before its limits; then keys and tenants, one by one."""
+        named = sorted(change.partition(":")[::2] for change in changes)
+        await self._apply_limits(connection, [changed for kind, changed in named if kind == "limits"])
+        for kind, changed_id in named:
             if kind == "api_key":
                 await self._apply_key(connection, KeyId(changed_id))
             elif kind == "tenant":
-                await self._apply_tenant(connection, TenantId(changed_id))
-            elif kind == "project":
-                self._snapshot.put_projects(await queries.load_archived_projects(connection))
-            elif kind == "allowance":
-                self._snapshot.put_tenants(await queries.load_tenants(connection), whole=True)
-            else:
-                rest = True
-        if rest:
+                await self._apply_tenants(connection, [TenantId(changed_id)])
+        kinds = {kind for kind, _ in named}
+        if "project" in kinds:
+            self._snapshot.put_projects(*await queries.load_projects(connection))
+        if kinds & _OF_FLEET:
             await self._load_fleet(connection)
+
+    async def _apply_limits(self, connection: queries.Connection, changed: list[str]) -> None:
+        """Of whole tenants, whose plan may bring other prices, or of one scope of theirs (`tenant/scope`)."""
+        if not changed:
+            return
+        named = [change.partition("/")[::2] for change in changed]
+        tenants = [TenantId(tenant_id) for tenant_id, scope_id in named if not scope_id]
+        scopes = [(TenantId(each), scope_id) for each, scope_id in named if scope_id and each not in tenants]
+        book = self._snapshot.limit_book
+        if tenants:
+            for tenant_id, limits in (await queries.load_limits(connection, tenants)).items():
+                book.put(tenant_id, limits)
+            await self._apply_tenants(connection, tenants)
+        if scopes:
+            await self._apply_scopes(connection, scopes)
+        due = await queries.load_changes_due(connection, sorted({TenantId(each) for each, _ in named}))
+        self._take_due(due)
+
+    async def _apply_scopes(self, connection: queries.Connection, scopes: list[tuple[TenantId, str]]) -> None:
+        for (tenant_id, scope_id), limits in (
+            await queries.load_limits_of_scopes(connection, scopes)
+        ).items():
+            self._snapshot.limit_book.put_scope(tenant_id, scope_id, limits)
 
     async def _apply_key(self, connection: queries.Connection, key_id: KeyId) -> None:
         keys = await queries.load_keys(connection, key_id)
+        # What told of the key's limits may still be on its way.
+        await self._apply_scopes(connection, [(key.tenant_id, key.key_id) for key in keys])
         self._snapshot.drop_key(key_id)
         self._snapshot.put_keys(keys, whole=False)
 
-    async def _apply_tenant(self, connection: queries.Connection, tenant_id: TenantId) -> None:
-        tenants = await queries.load_tenants(connection, tenant_id)
-        if not tenants:
-            self._snapshot.drop_tenant(tenant_id)
+    async def _apply_tenants(self, connection: queries.Connection, tenant_ids: list[TenantId]) -> None:
+        tenants = await queries.load_tenants(connection, tenant_ids)
+        for gone in set(tenant_ids) - {tenant.tenant_id for tenant in tenants}:
+            self._snapshot.drop_tenant(gone)
         self._snapshot.put_tenants(tenants, whole=False)
 
     async def _load_all(self, connection: queries.Connection) -> None:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             keys = await queries.load_keys(connection)
             tenants = await queries.load_tenants(connection)
-            archived = await queries.load_archived_projects(connection)
+            projects = await queries.load_projects(connection)
+            limits = await queries.load_limits(connection)
+            due = await queries.load_changes_due(connection)
             fleet = await queries.load_fleet(connection)
+        book = self._snapshot.limit_book
+        book.forget_all()
+        for tenant_id, found in limits.items():
+            book.put(tenant_id, found)
+        self._take_due(due)
         self._snapshot.put_keys(keys, whole=True)
         self._snapshot.put_tenants(tenants, whole=True)
-        self._snapshot.put_projects(archived)
+        self._snapshot.put_projects(*projects)
         self._take_fleet(fleet)
         self._snapshot.loaded_ms = self._clock.now_ms()
         self._loaded.set()
+
+    def _take_due(self, due: Mapping[TenantId, int | None]) -> None:
+        now = self._clock.monotonic()
+        self._snapshot.limit_book.put_due(
+            {tenant_id: None if in_ms is None else now + in_ms / 1000 for tenant_id, in_ms in due.items()}
+        )
 
     async def _load_fleet(self, connection: queries.Connection) -> None:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -173,9 +238,17 @@ class CatalogFeed:
         kind, _, changed_id = change.partition(":")
         if kind == "allowance":
             self._on_allowance(AllowanceId(changed_id))
-            if self._snapshot.knows_wallet(AllowanceId(changed_id)):
-                return  # a limit changed: nothing of it is in the snapshot
-        self._changes.put_nowait(change)
+        elif kind == "task":
+            if self._on_task is not None:
+                self._on_task(changed_id)
+        else:
+            self._changes.put_nowait(change)
 
     def _lost(self, _connection: Any) -> None:
         self._changes.put_nowait(_LOST)
+
+
+def _warn(_connection: Any, message: Any) -> None:
+    """asyncpg's callback: what a function of ours warns of."""
+    if message.severity_en == "WARNING":
+        log.warning("database_warned", extra={"reason": message.message})

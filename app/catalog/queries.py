@@ -1,13 +1,14 @@
-"""Reads the data plane's catalogue from PostgreSQL with asyncpg. Nothing is written here."""
+"""Reads the data plane's catalogue from PostgreSQL with asyncpg."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import asyncpg
 
+from app.catalog.limits import Limit
 from app.catalog.snapshot import Fleet, Key, Model, Tenant
 from app.core.ids import (
     AllowanceId,
@@ -21,6 +22,7 @@ from app.core.ids import (
     TenantId,
 )
 from billing.metering.model import Meter
+from billing.quota.model import Rate
 from billing.rating.schedule import Schedule, Version, full_rates
 from scheduler.registry.model import BackendSpec
 
@@ -31,11 +33,33 @@ SELECT id, tenant_id, project_id, digest, scopes, models, expires_at, revoked_at
 WHERE $1::text IS NULL OR id = $1
 """
 _TENANTS = """
-SELECT tenant.id, tenant.status, tenant.currency, tenant.price_book_id, wallet.allowance_id
+SELECT tenant.id, tenant.status, tenant.currency, wallet.allowance_id, tenant.on_suspend,
+  coalesce(tenant.price_book_id, (
+    SELECT p.price_book_id FROM plan_assignment a JOIN plan p ON p.id = a.plan_id
+    WHERE a.tenant_id = tenant.id AND a.effective_from <= now()
+      AND (a.effective_to IS NULL OR a.effective_to > now())
+  )) AS price_book_id
 FROM tenant LEFT JOIN wallet ON wallet.tenant_id = tenant.id
-WHERE $1::text IS NULL OR tenant.id = $1
+WHERE $1::text[] IS NULL OR tenant.id = ANY($1)
 """
-_ARCHIVED = "SELECT id FROM project WHERE status = 'archived'"
+_PROJECTS = """
+SELECT id, status = 'archived' AS archived, clamp_output FROM project
+WHERE status = 'archived' OR clamp_output
+"""
+# A period that is just over is kept for a while: this machine's clock may be late.
+_LIMITS = """
+SELECT id, tenant_id, scope_kind, scope_id, model_id, what, window_kind, limit_amount, burst, period_start,
+  period_end, limit_source
+FROM allowance
+WHERE limit_source IS NOT NULL AND ended_at IS NULL
+  AND coalesce(period_end, 'infinity') > now() - interval '1 hour'
+"""
+_LIMITS_OF_TENANTS = _LIMITS + "AND tenant_id = ANY($1::text[])"
+_LIMITS_OF_SCOPES = _LIMITS + "AND (tenant_id, scope_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"  # noqa: S608
+_DUE = """
+SELECT tenant_id, (extract(epoch FROM next_change_at - clock_timestamp()) * 1000)::bigint AS in_ms
+FROM tenant_limits WHERE $1::text[] IS NULL AND next_change_at IS NOT NULL OR tenant_id = ANY($1)
+"""
 _MODELS = """
 SELECT model.id, name, context_limit, max_output_tokens, default_output_tokens, model.created_at,
        tokenizer, deployment.id AS deployment_id
@@ -61,8 +85,8 @@ async def load_keys(connection: Connection, key_id: KeyId | None = None) -> list
     return [_key(row) for row in await connection.fetch(_KEYS, key_id)]
 
 
-async def load_tenants(connection: Connection, tenant_id: TenantId | None = None) -> list[Tenant]:
-    """All tenants with the allowance of their wallet, or the one with this id."""
+async def load_tenants(connection: Connection, tenant_ids: Sequence[TenantId] | None = None) -> list[Tenant]:
+    """All tenants with the allowance of their wallet, or those with these ids."""
     return [
         Tenant(
             tenant_id=TenantId(row["id"]),
@@ -70,13 +94,57 @@ async def load_tenants(connection: Connection, tenant_id: TenantId | None = None
             currency=row["currency"],
             price_book_id=_optional_book(row["price_book_id"]),
             wallet_allowance_id=AllowanceId(row["allowance_id"]) if row["allowance_id"] else None,
+            on_suspend=row["on_suspend"],
         )
-        for row in await connection.fetch(_TENANTS, tenant_id)
+        for row in await connection.fetch(_TENANTS, tenant_ids)
     ]
 
 
-async def load_archived_projects(connection: Connection) -> list[ProjectId]:
-    return [ProjectId(row["id"]) for row in await connection.fetch(_ARCHIVED)]
+async def load_projects(connection: Connection) -> tuple[list[ProjectId], list[ProjectId]]:
+    """The projects that are archived, and those that clamp output."""
+    rows = await connection.fetch(_PROJECTS)
+    archived = [ProjectId(row["id"]) for row in rows if row["archived"]]
+    return archived, [ProjectId(row["id"]) for row in rows if row["clamp_output"]]
+
+
+async def load_limits(
+    connection: Connection, tenant_ids: Sequence[TenantId] | None = None
+) -> dict[TenantId, list[Limit]]:
+    """The limits of all tenants that have some, or of these: of this period, and of those opened ahead."""
+    found: dict[TenantId, list[Limit]] = {each: [] for each in tenant_ids or ()}
+    if tenant_ids is None:
+        rows = await connection.fetch(_LIMITS)
+    else:
+        rows = await connection.fetch(_LIMITS_OF_TENANTS, tenant_ids)
+    for row in rows:
+        found.setdefault(TenantId(row["tenant_id"]), []).append(_limit(row))
+    return found
+
+
+async def load_limits_of_scopes(
+    connection: Connection, scopes: Sequence[tuple[TenantId, str]]
+) -> dict[tuple[TenantId, str], list[Limit]]:
+    """As `load_limits`, of these tenants' scopes alone: a project or a key."""
+    found: dict[tuple[TenantId, str], list[Limit]] = {scope: [] for scope in scopes}
+    tenants, ids = [each[0] for each in scopes], [each[1] for each in scopes]
+    for row in await connection.fetch(_LIMITS_OF_SCOPES, tenants, ids):
+        found[TenantId(row["tenant_id"]), row["scope_id"]].append(_limit(row))
+    return found
+
+
+async def load_changes_due(
+    connection: Connection, tenant_ids: Sequence[TenantId] | None = None
+) -> dict[TenantId, int | None]:
+    """In how many ms limits change by themselves next, of all tenants or of these. None: never."""
+    return {TenantId(row["tenant_id"]): row["in_ms"] for row in await connection.fetch(_DUE, tenant_ids)}
+
+
+async def resolve_due(connection: Connection, *, most: int) -> int:
+    """Bring limits that change by now up to date, if nobody is at it. Returns of how many tenants.
+
+    The one thing that is written here: whoever sees it first does it, so that no worker is needed for it.
+    """
+    return int(await connection.fetchval("SELECT quota_resolve_due($1)", most))
 
 
 async def load_fleet(connection: Connection) -> Fleet:
@@ -117,6 +185,24 @@ def _key(row: Any) -> Key:
         models=_optional_set(row["models"]),
         expires_ms=_ms(row["expires_at"]),
         revoked_ms=_ms(row["revoked_at"]),
+    )
+
+
+def _limit(row: Any) -> Limit:
+    amount, burst = int(row["limit_amount"]), None if row["burst"] is None else int(row["burst"])
+    return Limit(
+        allowance_id=AllowanceId(row["id"]),
+        scope_kind=row["scope_kind"],
+        scope_id=row["scope_id"],
+        model_id=None if row["model_id"] is None else ModelId(row["model_id"]),
+        what=row["what"],
+        window=row["window_kind"],
+        amount=amount,
+        burst=burst,
+        start_ms=_ms(row["period_start"]),
+        end_ms=_ms(row["period_end"]),
+        source=row["limit_source"],
+        rate=None if burst is None else Rate(amount, burst),
     )
 
 

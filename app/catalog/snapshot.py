@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from app.catalog.limits import Limit, Limits
 from app.core.ids import AllowanceId, DeploymentId, KeyId, ModelId, PriceBookId, ProjectId, TenantId
 from billing.rating.schedule import Schedule
 from scheduler.registry.model import BackendSpec
@@ -28,13 +29,17 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """Who pays. wallet_allowance_id None: it has no wallet yet, so it can't spend."""
+    """Who pays.   price_book_id: its own, else its plan's.   wallet_allowance_id None: it can't spend yet.
+
+    on_suspend: what becomes of its running streams when it is suspended: `finish` or `cut`.
+    """
 
     tenant_id: TenantId
     status: str
     currency: str
     price_book_id: PriceBookId | None
     wallet_allowance_id: AllowanceId | None
+    on_suspend: str = "finish"
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -74,8 +79,9 @@ class Snapshot:
         self._keys: dict[bytes, Key] = {}
         self._digests: dict[KeyId, bytes] = {}
         self._tenants: dict[TenantId, Tenant] = {}
-        self._archived: set[ProjectId] = set()
-        self._wallets: set[AllowanceId] = set()
+        self._archived: frozenset[ProjectId] = frozenset()
+        self._clamping: frozenset[ProjectId] = frozenset()
+        self.limit_book = Limits()
 
     def key(self, digest: bytes) -> Key | None:
         """The key with this SHA-256, whatever its state."""
@@ -90,8 +96,16 @@ class Snapshot:
     def is_archived(self, project_id: ProjectId) -> bool:
         return project_id in self._archived
 
+    def clamps_output(self, project_id: ProjectId) -> bool:
+        """True if a request of the project gets less output rather than a refusal."""
+        return project_id in self._clamping
+
+    def limits(self, key: Key, model_id: ModelId, *, at_ms: int) -> tuple[Limit, ...]:
+        """The limits of its tenant, project and key that hold for a request admitted then."""
+        return self.limit_book.of(key.tenant_id, key.project_id, key.key_id, model_id, at_ms=at_ms)
+
     def price_book(self, tenant: Tenant) -> PriceBookId | None:
-        """The tenant's own book, else the default one of its currency."""
+        """The tenant's own book, else its plan's, else the default one of its currency."""
         return tenant.price_book_id or self.fleet.default_books.get(tenant.currency)
 
     def put_keys(self, keys: Iterable[Key], *, whole: bool) -> None:
@@ -110,22 +124,16 @@ class Snapshot:
     def put_tenants(self, tenants: Iterable[Tenant], *, whole: bool) -> None:
         """Take these tenants. whole: there are no others."""
         if whole:
-            self._tenants, self._wallets = {}, set()
+            self._tenants = {}
         for tenant in tenants:
             self._tenants[tenant.tenant_id] = tenant
-            if tenant.wallet_allowance_id is not None:
-                self._wallets.add(tenant.wallet_allowance_id)
 
     def drop_tenant(self, tenant_id: TenantId) -> None:
         self._tenants.pop(tenant_id, None)
 
-    def knows_wallet(self, allowance_id: AllowanceId) -> bool:
-        """True if this allowance is the wallet of a tenant it holds."""
-        return allowance_id in self._wallets
-
-    def put_projects(self, archived: Iterable[ProjectId]) -> None:
-        """Take the projects that are archived; all others are active."""
-        self._archived = set(archived)
+    def put_projects(self, archived: Iterable[ProjectId], clamping: Iterable[ProjectId] = ()) -> None:
+        """Take the projects that are archived, and those that clamp; all others are and do not."""
+        self._archived, self._clamping = frozenset(archived), frozenset(clamping)
 
     def counts(self) -> dict[str, int]:
         """How much it holds, for health and metrics."""
@@ -134,4 +142,5 @@ class Snapshot:
             "tenants": len(self._tenants),
             "models": len(self.fleet.models),
             "backends": len(self.fleet.backends),
+            "limits": self.limit_book.count(),
         }
