@@ -100,4 +100,7 @@ class AccessLog:
     async def _flush(self) -> None:
         if self._lines:
             lines, self._lines = self._lines, []
-            await asyncio.get_running_loop().run_in_executor(None, self._write, b"\n".join(lines) + b"\n")
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._write, b"\n".join(lines) + b"\n")
+            except OSError:  # as a rule the journal's full disk: the lines are lost, those to come are not
+                self.dropped += len(lines)

@@ -54,9 +54,17 @@ async def child(folder: Path, *arguments: str, **environment: str) -> AsyncItera
 
 
 @asynccontextmanager
-async def gateway_process(database: Database, folder: Path, port: int, **more: str) -> AsyncIterator[Child]:
-    """A gateway on this port, ready to serve."""
-    metrics_port = free_port()
+async def gateway_process(
+    database: Database,
+    folder: Path,
+    port: int,
+    *,
+    metrics_port: int | None = None,
+    program: str = "app.bootstrap.gateway",
+    **more: str,
+) -> AsyncIterator[Child]:
+    """A gateway on this port, ready to serve.   program: another one that runs it."""
+    metrics_port = metrics_port or free_port()
     environment = {
         "STEELYARD_DATABASE_URL": database.app_url,
         "STEELYARD_JOURNAL_DIR": str(folder / "journal"),
@@ -65,7 +73,7 @@ async def gateway_process(database: Database, folder: Path, port: int, **more: s
         "STEELYARD_PROBE_INTERVAL_S": "0.2",
         **more,
     }
-    async with child(folder, "app.bootstrap.gateway", **environment) as started:
+    async with child(folder, program, **environment) as started:
         await until_ready(metrics_port, started)
         yield started
 
