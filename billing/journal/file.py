@@ -49,6 +49,8 @@ class JournalFile:
 
     def write(self, pieces: Sequence[bytes]) -> int:
         """How many of the frames are whole in the file (not yet on the disk); it ends with the last one."""
+        if not pieces:
+            return 0  # which says nothing of the disk
         data = memoryview(b"".join(pieces))
         done = 0
         try:

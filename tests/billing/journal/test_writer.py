@@ -273,7 +273,23 @@ class FailingDisk(JournalFile):
     error: OSError | None = None
 
     def write(self, pieces: Sequence[bytes]) -> int:
-        return super().write(pieces) if self.error is None else self._cut(pieces, 0, error=self.error)
+        if self.error is None or not pieces:
+            return super().write(pieces)
+        return self._cut(pieces, 0, error=self.error)
+
+
+def test_a_full_disk_is_not_called_writable_because_nothing_was_written(tmp_path: Path) -> None:
+    """A retry takes along what came in its turn of the loop, whose own turn then finds nothing to write."""
+    path = tmp_path / "a.journal"
+    file = FailingDisk(os.open(path, os.O_CREAT | os.O_RDWR), path=path)
+    file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert file.write([b"frame"]) == 0
+    assert file.write([]) == 0
+    assert not file.writable
+    file.error = None
+    assert file.write([b"frame"]) == 1
+    assert file.writable
+    file.close()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
