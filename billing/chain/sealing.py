@@ -25,6 +25,10 @@ FROM unnest(:tenant_ids) AS asked (tenant_id) CROSS JOIN LATERAL (
   SELECT day, sequence, hash FROM usage_link WHERE tenant_id = asked.tenant_id
   ORDER BY day DESC, sequence DESC LIMIT 1) AS head
 """).bindparams(bindparam("tenant_ids", type_=ARRAY(Text)))
+_LINKED = text("""
+SELECT asked.line_id FROM unnest(:line_ids) AS asked (line_id) CROSS JOIN LATERAL (
+  SELECT FROM usage_link WHERE line_id = asked.line_id LIMIT 1) AS link
+""").bindparams(bindparam("line_ids", type_=ARRAY(Text)))
 _COLUMNS = tuple(column.name for column in usage_link.columns)
 _POSTINGS = 256
 """Most rows of the queue that one transaction takes."""
@@ -86,13 +90,23 @@ async def _postings(connection: AsyncConnection, *, most: int) -> tuple[list[Any
 
 
 async def _lines(connection: AsyncConnection, postings: Iterable[Any]) -> list[_Line]:
-    """What the postings posted, in the order of the chain."""
+    """What the postings posted, in the order of the chain; what has its link already is left out.
+
+    The queue is also filled by hand, to seal what lost its place: one line too many must not stop all.
+    """
     lines: list[_Line] = []
     for kind in Kind:
-        line_ids = [line_id for posting in postings if posting.kind == kind for line_id in posting.line_ids]
-        async for posted in read_lines(connection, line_ids, kind=kind):
+        line_ids = {line_id for posting in postings if posting.kind == kind for line_id in posting.line_ids}
+        line_ids -= await _linked(connection, line_ids)
+        async for posted in read_lines(connection, sorted(line_ids), kind=kind):
             lines.append(_Line(posted.tenant_id, posted.at, posted.id, kind, digest_of(posted.line)))
     return sorted(lines)
+
+
+async def _linked(connection: AsyncConnection, line_ids: set[str]) -> set[str]:
+    """Those of the lines that have a link."""
+    found = await connection.execute(_LINKED, {"line_ids": list(line_ids)})
+    return {row.line_id for row in found}
 
 
 def _extended(lines: Iterable[_Line], *, heads: dict[str, Head], now: datetime) -> list[tuple[_Line, Link]]:

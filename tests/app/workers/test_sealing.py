@@ -55,6 +55,15 @@ async def read(traffic: Traffic, *, payer: int = 0) -> Check:
     return check
 
 
+async def force(traffic: Traffic, statement: str) -> None:
+    """Do what no process does."""
+    owner = await asyncpg.connect(traffic.world.database.owner_url)
+    try:
+        await owner.execute(statement)
+    finally:
+        await owner.close()
+
+
 def lag() -> float | None:
     return REGISTRY.get_sample_value("steelyard_chain_lag_seconds")
 
@@ -170,6 +179,32 @@ async def test_the_lag_is_the_age_of_the_oldest_line_without_a_link(traffic: Tra
         await holder.close()
     assert await seal(traffic) == 1
     assert lag() == 0
+
+
+async def test_a_line_that_has_its_link_and_stands_in_the_queue_again_stops_nobody(traffic: Traffic) -> None:
+    await post(traffic, 2)
+    await seal(traffic)
+    again = (
+        "INSERT INTO usage_unsealed (kind, posted_at, line_ids) SELECT kind, now(), ARRAY[line_id, line_id]"
+    )
+    await force(traffic, f"{again} FROM usage_link")
+    await post(traffic, 1, payer=1)
+    assert await seal(traffic) == 1
+    first, second = await read(traffic), await read(traffic, payer=1)
+    assert (first.findings, first.kinds["event"], second.kinds["event"]) == ([], 2, 1)
+    assert lag() == 0
+
+
+async def test_a_sealer_that_fails_tells_its_lag_all_the_same(traffic: Traffic) -> None:
+    await post(traffic, 1)
+    await seal(traffic)
+    assert lag() == 0
+    await post(traffic, 1)
+    await force(traffic, "REVOKE INSERT ON usage_link FROM steelyard_app")
+    traffic.world.clock.advance(9)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await seal(traffic)
+    assert lag() == 9
 
 
 @pytest.mark.parametrize("statement", ["UPDATE usage_link SET sequence = 9", "DELETE FROM usage_link"])
