@@ -81,7 +81,7 @@ CREATE TABLE plan_limit (
   what text NOT NULL,
   window_kind text NOT NULL,
   amount picos NOT NULL CHECK (amount >= 0),
-  burst picos CHECK (burst >= 0 AND window_kind = 'minute'),
+  burst picos CHECK (burst IS NULL OR burst >= 0 AND window_kind = 'minute'),
   UNIQUE NULLS NOT DISTINCT (plan_id, level, model_id, what, window_kind),
   CHECK (limit_counts(what, window_kind))
 );
@@ -111,7 +111,7 @@ CREATE TABLE limit_override (
   what text NOT NULL,
   window_kind text NOT NULL,
   amount picos CHECK (amount >= 0),
-  burst picos CHECK (burst >= 0 AND window_kind = 'minute' AND amount IS NOT NULL),
+  burst picos CHECK (burst IS NULL OR burst >= 0 AND window_kind = 'minute' AND amount IS NOT NULL),
   effective_from timestamptz NOT NULL,
   expires_at timestamptz,
   reason text NOT NULL CHECK (length(reason) BETWEEN 1 AND 500),
