@@ -17,12 +17,14 @@ import msgspec
 from app.core.clock import from_ms
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_SECRET = re.compile(r"(sk-sy-|sya_)[A-Za-z0-9_-]{8,}|(?<=://)[^/@\s:]+:[^/@\s]+(?=@)")
+_SECRET = re.compile(
+    r"(sk-sy-|sya_)[A-Za-z0-9_-]{8,}|whsec_[A-Za-z0-9+/=]{8,}|(?<=://)[^/@\s:]+:[^/@\s]+(?=@)"
+)
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def redact(text: str) -> str:
-    """`text` with API keys, access tokens and passwords in URLs replaced by `[secret]`."""
+    """`text` with API keys, access tokens, webhook secrets and passwords in URLs replaced by `[secret]`."""
     return _SECRET.sub("[secret]", text)
 
 

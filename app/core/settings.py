@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     recall_bound_s: float = Field(
         0.15, gt=0, description="Longest wait for other processes' unused lease before a request is refused."
     )
+    money_refusal_status: Literal[402, 429] = Field(
+        429, description="Status of a refusal for want of money; SDKs are told not to retry it either way."
+    )
     lease_renew_s: float = Field(0.25, gt=0, description="Time between two background renewals of leases.")
     journal_commit_ms: int = Field(
         5,
@@ -105,7 +108,7 @@ class Settings(BaseSettings):
     session_hours: int = Field(12, ge=1, description="Life of a console session in hours.")
     webhook_private_hosts: str = Field(
         "",
-        description="Hosts, separated by commas, that webhooks may reach at private addresses or without TLS.",
+        description="Hosts, separated by commas, that webhooks reach at private addresses or without TLS.",
     )
     smtp_host: str = Field("", description="Mail server for alerts; empty: no e-mail is sent.")
     smtp_port: int = Field(587, ge=1, le=65535, description="Port of the mail server.")
