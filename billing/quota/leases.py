@@ -166,7 +166,8 @@ class Leases:
     def forget(self, lease: Lease) -> None:
         """Keep no memory of an allowance of which nothing is out."""
         self.rest(lease)
-        del self._by_id[lease.allowance_id]
+        if self._by_id.get(lease.allowance_id) is lease:  # a hold of nothing may keep one already forgotten
+            del self._by_id[lease.allowance_id]
 
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._by_id.values())

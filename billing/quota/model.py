@@ -11,7 +11,6 @@ import msgspec
 
 from app.core.ids import AllowanceId
 
-
 RatesWhenCutOff = Literal["share", "closed", "open"]
 """What rates do while the authority can't be reached for longer than a lease of them lasts."""
 

@@ -1,4 +1,4 @@
-"""Of which leases a renewal speaks: those that want, gave back or consumed something, or were silent too long.
+"""Of which leases a renewal speaks: those that want, gave back or consumed something, or were silent long.
 
 Only leases that something happens to are looked at. One that comes to rest is forgotten as soon as nothing
 of it is out, so that neither memory nor a renewal grows with every allowance that was ever seen; until then

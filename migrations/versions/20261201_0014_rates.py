@@ -246,7 +246,8 @@ END $$;
 
 CLOSE = """
 -- End an incarnation: all goes back but what parked rows may still take; of a rate nothing does, since what was
--- not reported may have been consumed. Idempotent; also of one never registered, whose registration may still be
+-- not reported may have been consumed. One that is released and not proven dead may consume more: its leases of
+-- rates end by time. Idempotent; also of one never registered, whose registration may still be
 -- on its way.
 CREATE OR REPLACE FUNCTION quota_close(
   p_incarnation text, p_parked_ids text[], p_parked numeric[], p_released boolean
@@ -260,12 +261,12 @@ BEGIN
   v_ids := array(SELECT allowance_id FROM lease WHERE incarnation_id = p_incarnation);
   PERFORM FROM allowance WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
   PERFORM quota_turn(id, clock_timestamp()) FROM allowance WHERE id = ANY (v_ids) AND window_kind = 'minute';
-  DELETE FROM lease WHERE incarnation_id = p_incarnation AND epoch > 0;
+  DELETE FROM lease WHERE incarnation_id = p_incarnation AND epoch > 0 AND NOT p_released;
   UPDATE lease l SET returned = l.granted - l.settled - least(
     l.granted - l.settled - l.returned,
     coalesce((SELECT sum(p.amount) FROM unnest(p_parked_ids, p_parked) AS p(id, amount)
       WHERE p.id = l.allowance_id), 0))
-  WHERE l.incarnation_id = p_incarnation;
+  WHERE l.incarnation_id = p_incarnation AND l.epoch = 0;
   UPDATE incarnation SET status = 'closed', closed_at = coalesce(closed_at, clock_timestamp()),
     released = released OR (p_released AND status = 'open')
   WHERE id = p_incarnation;

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.core.ids import AllowanceId
 from billing.quota.lease import Hold
 from billing.quota.model import Need
-from tests.billing.quota.world import ALLOWANCES, BOUND_S, Pick, Process, World
+from tests.billing.quota.world import (
+    ALLOWANCES,
+    BOUND_S,
+    CONCURRENT,
+    EVERY,
+    JOURNALED,
+    RATE,
+    RATED,
+    Pick,
+    Process,
+    World,
+)  # fmt: skip
 
+A, B = ALLOWANCES
+NEEDED = ((A,), (B,), (A, B), (B, A), (RATED,), (CONCURRENT,), EVERY, (RATED, A))
 MAX_ALIVE = 3
 MAX_BORN = 6
 
@@ -61,6 +75,15 @@ def settle(world: World, pick: Pick) -> None:
         world.settle(process, request, used)
 
 
+def consume(world: World, pick: Pick) -> None:
+    """A running request consumes some of a rate."""
+    process = some_process(world, pick)
+    if process:
+        rated = [r for r, hold in process.holds.items() if any(n.rate is not None for n in hold.needs)]
+        if rated:
+            world.consume(process, rated[pick(len(rated))], 1 + pick(8))
+
+
 def flush(world: World, pick: Pick) -> None:
     if process := some_process(world, pick):
         process.flush(pick(len(process.journal) + 1))
@@ -103,7 +126,11 @@ def notice(world: World, pick: Pick) -> None:
 
 
 def wait(world: World, pick: Pick) -> None:
-    world.now += (0.05, 0.2, 0.3, 2.5)[pick(4)]
+    world.now += (0.05, 0.2, 0.3, 2.5, 5.5, 6.5)[pick(6)]
+
+
+def turn(world: World, _pick: Pick) -> None:
+    world.turn()
 
 
 def post(world: World, pick: Pick) -> None:
@@ -162,10 +189,10 @@ def give_all(world: World, pick: Pick) -> None:
     """One process borrows all there is, and frees it again."""
     process = some_process(world, pick)
     if process:
-        allowance = ALLOWANCES[pick(2)]
+        allowance = EVERY[pick(4)]
         amount = world.twin.available(allowance)
         if amount > 0:
-            request = world.ask(process, [Need(allowance, amount)])
+            request = world.ask(process, [need_of(allowance, amount)])
             world.run_fairly(world.now + BOUND_S / 3)
             if request in process.holds and pick(2):
                 world.settle(process, request, {allowance: 0})
@@ -202,7 +229,8 @@ def fair_duel(world: World, pick: Pick) -> None:
     heard = world.responsive()
     if len(heard) < 2:
         return
-    wanted = [Need(a, max(world.uncommitted(a), 0)) for a in ALLOWANCES]
+    chosen = (ALLOWANCES, (*ALLOWANCES, RATED), (RATED,))[pick(3)]
+    wanted = [need_of(a, max(world.uncommitted(a), 0)) for a in chosen]
     first, second = (heard[(pick(len(heard)) + step) % len(heard)] for step in (0, 1))
     if first is second:
         return
@@ -216,7 +244,7 @@ def fair_duel(world: World, pick: Pick) -> None:
 
 def spread(world: World, first: Process, second: Process, wanted: list[Need]) -> None:
     """Each of the two has one of the allowances free."""
-    for process, need in zip((first, second), wanted, strict=True):
+    for process, need in zip((first, second), wanted[:2], strict=False):
         request = world.ask(process, [need])
         world.run_fairly(world.now, done=lambda r=request: r in world.outcomes)  # type: ignore[misc]
         if request in process.holds:
@@ -237,7 +265,10 @@ def doomsday(world: World, pick: Pick) -> None:
     for process, message in world.messages:
         world.deliver(process, message)
     assert spent == {a: own.spent for a, own in world.twin.allowances.items()}, "I8: a replay changes nothing"
-    assert all(world.twin.outstanding(a) == 0 for a in ALLOWANCES), "I8: nothing is out"
+    assert all(world.twin.outstanding(a) == 0 for a in JOURNALED), "I8: nothing is out"
+    world.now += 60
+    world.turn()
+    assert world.twin.available(RATED) == RATE.burst, "I8: nothing of a rate is out, and it fills"
 
 
 def some_process(world: World, pick: Pick) -> Process | None:
@@ -247,11 +278,20 @@ def some_process(world: World, pick: Pick) -> Process | None:
 
 def needs(pick: Pick) -> list[Need]:
     amounts = (0, 1, 2, 3, 5, 8)
-    chosen = (ALLOWANCES[:1], ALLOWANCES[1:], ALLOWANCES, ALLOWANCES[::-1])[pick(4)]
-    return [Need(allowance, amounts[pick(len(amounts))]) for allowance in chosen]
+    chosen = NEEDED[pick(len(NEEDED))]
+    return [need_of(allowance, amounts[pick(len(amounts))]) for allowance in chosen]
+
+
+def need_of(allowance: AllowanceId, amount: int) -> Need:
+    """Of concurrency, a request needs one."""
+    if allowance == CONCURRENT:
+        return Need(allowance, min(amount, 1))
+    return Need(allowance, amount, RATE if allowance == RATED else None)
 
 
 def amount_used(need: Need, pick: Pick) -> int:
+    if need.allowance_id == CONCURRENT:
+        return 0
     return (need.amount // 2, 0, need.amount, need.amount + 2)[pick(4)]
 
 
@@ -263,6 +303,6 @@ def near_the_end(length: int, pick: Pick) -> int:
 MOVES: tuple[Callable[[World, Pick], None], ...] = (
     birth, admit, serve, ask, abandon, withdraw, settle, flush, compose, deliver, receive, talk, lose, notice,
     wait, post, resolve, die, close, die_and_settle, release, shut_down, change_limit, give_all, fair_ask,
-    fair_duel,
+    fair_duel, consume, turn,
 )  # fmt: skip
-WEIGHTS = (2, 8, 6, 6, 1, 1, 8, 4, 6, 8, 6, 8, 2, 4, 3, 5, 2, 1, 1, 1, 1, 1, 2, 3, 4, 3)
+WEIGHTS = (2, 8, 6, 6, 1, 1, 8, 4, 6, 8, 6, 8, 2, 4, 3, 5, 2, 1, 1, 1, 1, 1, 2, 3, 4, 3, 4, 1)

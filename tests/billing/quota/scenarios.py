@@ -90,7 +90,7 @@ def what_gets_free_under_recall_goes_back_at_once(rules: Rules) -> None:
     request = world.ask(poor, [Need(A, 3)])
     converse(world, poor)
     hear(world, rich)
-    world.now = RENEW_S + 0.01
+    world.now = 1.05
     converse(world, rich)
     world.settle(rich, held, {A: 0})
     rich.flush(len(rich.journal))
@@ -208,7 +208,7 @@ def a_lost_grant_is_told_of_in_a_later_answer(rules: Rules) -> None:
     assert world.compose(rich)
     world.deliver(*world.messages[-1])
     world.fail(rich)
-    world.run_fairly(world.now + 3)
+    world.run_fairly(world.now + 1)
     assert rich.leases.lease(A).granted == 3, "learnt without another request"
     request = world.ask(poor, [Need(A, 3)])
     world.run_fairly(world.now + BOUND_S, done=lambda: request in world.outcomes)

@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.asks import Ask, Asks
 from billing.quota.exchange import Exchange
-from billing.quota.lease import Hold
+from billing.quota.lease import Hold, Lease
 from billing.quota.leases import Leases, Release
-from billing.quota.model import Answer, Denied, Need, Sync
-from tests.billing.quota.twin import Allowance, Incarnation, Twin
+from billing.quota.model import Answer, Denied, Need, Rate, Sync
+from tests.billing.quota.flow import Flow
+from tests.billing.quota.twin import MICROS, Allowance, Incarnation, Twin, rated
 
 BOUND_S, RENEW_S = 0.15, 0.25
 ALLOWANCES = (AllowanceId("alw_a"), AllowanceId("alw_b"))
+CONCURRENT, RATED = AllowanceId("alw_c"), AllowanceId("alw_r")
+JOURNALED = (*ALLOWANCES, CONCURRENT)
+EVERY = (*JOURNALED, RATED)
+RATE = Rate(per_minute=120, burst=10)
 Pick = Callable[[int], int]
 
 
@@ -70,7 +75,7 @@ class Process:
 
     def needs_after(self, cut: int) -> dict[AllowanceId, int]:
         """What the leases must still cover if the journal ended at `cut`."""
-        due = dict.fromkeys(ALLOWANCES, 0)
+        due = dict.fromkeys(JOURNALED, 0)
         for entry in self.parked.values():
             for need in entry.needs:
                 due[need.allowance_id] += need.amount
@@ -85,6 +90,8 @@ class World:
         self.rules, self.now, self.requests = rules, 0.0, 0
         self.twin = rules.twin()
         self.twin.allowances = {a: Allowance(limit) for a, limit in zip(ALLOWANCES, limits, strict=True)}
+        self.twin.allowances |= {CONCURRENT: Allowance(4), RATED: rated(RATE)}
+        self.flow = Flow(RATE)
         self.processes: list[Process] = []
         self.messages: list[tuple[Process, Sync]] = []
         self.answers: list[tuple[Process, Answer]] = []
@@ -94,10 +101,16 @@ class World:
         self.released: set[IncarnationId] = set()
         self._before = self._snapshot()
 
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return round(self.now * 1000)
+
     # What a process does
 
     def birth(self) -> Process:
-        leases = self.rules.leases()
+        leases = self.rules.leases(clock=self, rates_when_cut_off="closed")
         exchange = self.rules.exchange(leases, recall_bound_s=BOUND_S, renew_s=RENEW_S)
         exchange.asks = self.rules.asks(leases, bound_s=BOUND_S)
         process = Process(IncarnationId(f"inc_{len(self.processes)}"), leases, exchange)
@@ -129,8 +142,18 @@ class World:
 
     def settle(self, process: Process, request: int, used: dict[AllowanceId, int]) -> None:
         hold = process.holds.pop(request)
-        process.journal.append(Entry(request, hold.needs, used))
+        journaled = {a: amount for a, amount in used.items() if a != RATED}
+        process.journal.append(Entry(request, _journaled(hold), journaled))
         process.releases[len(process.journal) - 1] = process.leases.settle(hold, used)
+        for need in hold.needs:
+            if need.rate is not None:
+                total = max(min(used.get(RATED, 0), need.amount), hold.consumed_of(need))
+                self.flow.consumed(request, total, now_us=self.twin_us, ends=True)
+
+    def consume(self, process: Process, request: int, total: int) -> None:
+        hold = process.holds[request]
+        process.leases.consume(hold, RATED, total)
+        self.flow.consumed(request, hold.consumed.get(RATED, 0), now_us=self.twin_us)
 
     def compose(self, process: Process) -> bool:
         if not process.alive or not process.exchange.has_work(now=self.now):
@@ -157,7 +180,12 @@ class World:
 
     def _journal_hold(self, process: Process, request: int, hold: Hold) -> None:
         process.holds[request] = hold
-        process.journal.append(Entry(request, hold.needs))
+        process.journal.append(Entry(request, _journaled(hold)))
+        for need, lease in zip(hold.needs, hold.leases, strict=True):
+            if need.rate is not None:
+                self.flow.admitted(
+                    request, process.id, epoch=lease.epoch, held=need.amount, now_us=self.twin_us
+                )
 
     # What settler and operator do
 
@@ -187,6 +215,7 @@ class World:
 
     def die(self, process: Process, *, journal_ends: int) -> None:
         process.alive = False
+        self.flow.died(process.id)
         kept = max(journal_ends, process.durable)
         del process.journal[kept:]
 
@@ -194,7 +223,8 @@ class World:
         """The settler has the lock: what ran is settled as lost, all is posted, the incarnation ends."""
         settled = {entry.request for entry in process.journal if entry.used is not None}
         for entry in [entry for entry in process.journal if entry.request not in settled]:
-            lost = {need.allowance_id: pick(need.amount + 1) for need in entry.needs}
+            lost = {n.allowance_id: pick(n.amount + 1) for n in entry.needs if n.allowance_id != CONCURRENT}
+            lost |= {n.allowance_id: 0 for n in entry.needs if n.allowance_id == CONCURRENT}
             process.journal.append(Entry(entry.request, entry.needs, lost))
         self.post(process, len(process.journal), park=pick(3) == 0)
         self.twin.now = self.now
@@ -214,7 +244,7 @@ class World:
         return Entry(entry.request, tuple(takes), entry.used)
 
     def _parked(self, process: Process) -> dict[AllowanceId, int]:
-        held = dict.fromkeys(ALLOWANCES, 0)
+        held = dict.fromkeys(JOURNALED, 0)
         for entry in process.parked.values():
             for need in entry.needs:
                 held[need.allowance_id] += need.amount
@@ -234,7 +264,20 @@ class World:
         self.twin.post(process.id, uses)
         self._spread_notices()
 
+    @property
+    def twin_us(self) -> int:
+        return round(self.now * MICROS)
+
+    def turn(self) -> None:
+        """The authority brings its rate up to now."""
+        self.twin.now = self.now
+        self.twin.turn(RATED)
+        self._spread_notices()
+
     def _spread_notices(self) -> None:
+        for _, incarnation, epoch, at_us in self.twin.ended:
+            self.flow.lease_ended(incarnation, epoch, at_us=at_us)
+        self.twin.ended.clear()
         self.notices += [(process, a) for a in self.twin.told for process in self.processes]
         self.twin.told.clear()
 
@@ -266,6 +309,8 @@ class World:
 
     def uncommitted(self, allowance: AllowanceId) -> int:
         """What is really free: less what is spent, held or settled, and all that the silent ones have."""
+        if allowance == RATED:
+            return self._uncommitted_of_rate()
         own = self.twin.allowances[allowance]
         committed = own.spent
         heard = self.responsive()
@@ -273,6 +318,18 @@ class World:
             o = self.twin.row(allowance, process.id).outstanding
             committed += process.needs_after(len(process.journal))[allowance] if process in heard else o
         return own.limit - committed
+
+    def _uncommitted_of_rate(self) -> int:
+        """What the bucket has by now, and what the processes that are heard have and hold not."""
+        self.turn()
+        there = self.twin.available(RATED)
+        for process in self.responsive():
+            row, lease = self.twin.row(RATED, process.id), process.leases.find(RATED)
+            mine = lease is not None and lease.epoch == row.epoch and lease.is_known
+            there += row.outstanding
+            if lease is not None and mine:
+                there -= lease.held + lease.covered - row.settled
+        return there
 
     def _exchange_all(self) -> None:
         for _ in range(200):
@@ -301,14 +358,18 @@ class World:
         self._before = self._snapshot()
 
     def _check_authority(self) -> None:
+        self.flow.check()
         for key, row in self.twin.rows.items():
-            assert row.outstanding >= 0, "I1: outstanding is never negative"
-            old = self._before[1].get(key, (0, 0, 0))
+            assert row.outstanding >= 0, "I1, R3: outstanding is never negative"
+            old = self._before[1].get((key, row.epoch), (0, 0, 0))
             assert row.granted >= old[0], "I1: counters never fall"
             assert row.settled >= old[1], "I1: counters never fall"
             assert row.returned >= old[2], "I1: counters never fall"
             assert not row.uncovered or key[1] in self.released, "I7: a post finds what it takes"
-        for allowance, own in self.twin.allowances.items():
+        level, out = self.twin.allowances[RATED].level, self.twin.outstanding(RATED)
+        assert 0 <= level <= (RATE.burst - out) * MICROS, "R2: what is in and out of the bucket fits into it"
+        for allowance in JOURNALED:
+            own = self.twin.allowances[allowance]
             out = own.spent + self.twin.outstanding(allowance)
             if out - own.unleased > self._before[0][allowance]:
                 assert out <= own.limit, "I2: committed rises only within the limit"
@@ -316,7 +377,7 @@ class World:
             assert own.spent == spent, "I6: spent is the sum of the events"
 
     def _check_process(self, process: Process) -> None:
-        outstanding = {a: self.twin.row(a, process.id).outstanding for a in ALLOWANCES}
+        outstanding = {a: self.twin.row(a, process.id).outstanding for a in JOURNALED}
         if process.id not in self.released:
             if self.twin.incarnations[process.id].closed:
                 assert outstanding == self._parked(process), "I5: closed keeps what is parked, for ever"
@@ -331,28 +392,43 @@ class World:
         due = process.needs_after(len(process.journal))
         for lease in process.leases:
             held = sum(
-                need.amount
+                need.amount - hold.consumed_of(need)
                 for hold in process.holds.values()
-                for need in hold.needs
-                if need.allowance_id == lease.allowance_id
+                for need, of, term in zip(hold.needs, hold.leases, hold.terms, strict=True)
+                if of is lease and term == lease.term
             )
             assert min(lease.free, lease.pending) >= 0, "I3: nothing is free twice"
             assert lease.held == held, "I3: held is what open requests hold"
             parts = lease.free + lease.held + lease.returned + lease.covered
             assert parts == lease.granted, "I3: the parts are what was granted"
-            if process.id not in self.released:
+            if lease.allowance_id == RATED:
+                self._check_rate(process, lease)
+            elif process.id not in self.released:
                 assert lease.free + due[lease.allowance_id] <= outstanding[lease.allowance_id]
                 if not process.exchange.busy and not process.unsure:
                     row = self.twin.row(lease.allowance_id, process.id)
-                    assert lease.granted == row.granted, "I4: nothing unanswered, all grants known"
+                    known = row.granted - (0 if lease.is_known else row.settled + row.returned)
+                    assert lease.granted == known, "I4: nothing unanswered, all grants known"
+
+    def _check_rate(self, process: Process, lease: Lease) -> None:
+        row = self.twin.rows.get((RATED, process.id))
+        if row is not None and row.epoch == lease.epoch:
+            assert lease.free + lease.held <= row.outstanding, "what a process has of a rate is out"
+        elif lease.free:
+            assert self.now >= lease.ends_at, "a process stops before the authority counts its lease as used"
 
     def _snapshot(self) -> tuple[dict[AllowanceId, int], dict[object, tuple[int, int, int]]]:
         committed = {
             a: own.spent + self.twin.outstanding(a) - own.unleased for a, own in self.twin.allowances.items()
         }
         return committed, {
-            key: (row.granted, row.settled, row.returned) for key, row in self.twin.rows.items()
+            (key, row.epoch): (row.granted, row.settled, row.returned) for key, row in self.twin.rows.items()
         }
 
     def alive(self) -> Iterator[Process]:
         return (process for process in self.processes if process.alive)
+
+
+def _journaled(hold: Hold) -> tuple[Need, ...]:
+    """What the journal names: rates never touch it."""
+    return tuple(need for need in hold.needs if need.rate is None)
