@@ -12,7 +12,7 @@ MICROS = 1_000_000
 
 @dataclass
 class Draw:
-    """What one request consumes of a lease. running: it may consume more; what it held counts when that ends."""
+    """What one request consumes of a lease. running: it may consume more."""
 
     process: IncarnationId
     epoch: int

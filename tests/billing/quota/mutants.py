@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from app.core.ids import AllowanceId, IncarnationId
 from billing.quota.asks import Ask, Asks, denial
-from billing.quota.exchange import Exchange
+from billing.quota.exchange import Exchange, _UnderWay
 from billing.quota.lease import Hold, Lease
 from billing.quota.leases import Leases, Release
-from billing.quota.model import Answer, LeaseState, Need, Sync
+from billing.quota.model import Answer, LeaseState, Need, Rate, Sync
+from tests.billing.quota import mutants_of_rates
 from tests.billing.quota.twin import Incarnation, Row, Twin
 from tests.billing.quota.world import Rules
 
@@ -46,7 +47,7 @@ class AdmitsWhatIsNotThere(Leases):
 class TakesAnOverrunFromTheLease(Leases):
     def settle(self, hold: Hold, used: Mapping[AllowanceId, int]) -> Release:
         for lease, need in zip(hold.leases, hold.needs, strict=True):
-            over = max(used[need.allowance_id] - need.amount, 0)
+            over = max(used.get(need.allowance_id, 0) - need.amount, 0)
             lease.free -= over
             lease.covered += over
         return super().settle(hold, used)
@@ -130,11 +131,11 @@ class AnswersAnOldMessageWithNothing(Twin):
 
 
 class AddsTheWholeGrantOfEachAnswer(Exchange):
-    def _learn(self, state: LeaseState, *, sequence: int, now: float) -> bool:
+    def _learn(self, state: LeaseState, under_way: _UnderWay, *, now: float) -> bool:
         lease = self.leases.lease(state.allowance_id)
         lease.free += min(state.granted, lease.granted)
         lease.granted += min(state.granted, lease.granted)
-        return super()._learn(state, sequence=sequence, now=now) or True
+        return super()._learn(state, under_way, now=now) or True
 
 
 # Move 5: return
@@ -146,13 +147,15 @@ class KeepsWhatItReturns(Lease):
 
 
 class KeepsWhatItReturnsOfAll(Leases):
-    def lease(self, allowance_id: AllowanceId) -> Lease:
-        return self._by_id.setdefault(allowance_id, KeepsWhatItReturns(allowance_id))
+    def lease(self, allowance_id: AllowanceId, rate: Rate | None = None) -> Lease:
+        return self._by_id.setdefault(allowance_id, KeepsWhatItReturns(allowance_id, rate))
 
 
 class ReportsAReturnOnce(Exchange):
     def fail(self, *, now: float) -> None:
         super().fail(now=now)
+        for lease in self._unacknowledged:
+            lease.acknowledged = lease.returned
         self._unacknowledged.clear()
 
 
@@ -231,14 +234,14 @@ class RefusesAtTheFirstDenial(Asks):
 
 
 class _NeverSpent(Lease):
-    unspent = 10**9  # type: ignore[assignment]
+    unspent = 10**9
 
 
 class WaitsForWhatIsSpent(Leases):
-    def lease(self, allowance_id: AllowanceId) -> Lease:
+    def lease(self, allowance_id: AllowanceId, rate: Rate | None = None) -> Lease:
         if allowance_id not in self._by_id:
-            self._by_id[allowance_id] = _NeverSpent(allowance_id)
-        return super().lease(allowance_id)
+            self._by_id[allowance_id] = _NeverSpent(allowance_id, rate)
+        return super().lease(allowance_id, rate)
 
 
 class _AvailableOnly(Lease):
@@ -248,10 +251,10 @@ class _AvailableOnly(Lease):
 
 
 class RefusesWhatIsOnlyHeld(Leases):
-    def lease(self, allowance_id: AllowanceId) -> Lease:
+    def lease(self, allowance_id: AllowanceId, rate: Rate | None = None) -> Lease:
         if allowance_id not in self._by_id:
-            self._by_id[allowance_id] = _AvailableOnly(allowance_id)
-        return super().lease(allowance_id)
+            self._by_id[allowance_id] = _AvailableOnly(allowance_id, rate)
+        return super().lease(allowance_id, rate)
 
 
 class NeverTriesALastTime(Asks):
@@ -350,9 +353,9 @@ def _rules(mutant: type) -> Rules:
 
 MUTANTS = {
     mutant.__name__: _rules(mutant)
-    for mutant in list(globals().values())
+    for mutant in [*globals().values(), *mutants_of_rates.ALL]
     if isinstance(mutant, type)
-    and mutant.__module__ == __name__
+    and mutant.__module__ in (__name__, mutants_of_rates.__name__)
     and issubclass(mutant, (Twin, Leases, Exchange, Asks))
 }
 """By name, the rules of a world that lacks one."""
