@@ -15,6 +15,7 @@ import msgspec
 from app.gateway.answer import BROKEN_FINISHES
 from app.gateway.dialect import Dialect
 from app.gateway.errors import usage_json
+from app.gateway.event_lines import is_whole, one_line, tells_error
 from app.gateway.model import UsageWish
 from app.gateway.spoken import Transcript
 from app.gateway.surgery import find_member, without
@@ -24,9 +25,10 @@ from billing.metering.gauge import Gauge
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 _END = re.compile(rb"\n\r?\n")
-_DONE = re.compile(rb"data: ?\[DONE\]\s*\Z")
-_NULL = re.compile(rb"data: ?null\s*\Z")
-_FAILED = re.compile(rb'(?:data: ?\{\s*"(?:error"\s*:\s*[{"]|object"\s*:\s*"error")|error:)')
+_DONE = re.compile(rb"data:\s*\[DONE\]\s*\Z")
+_NULL = re.compile(rb"data:\s*null\s*\Z")
+_FAILED = re.compile(rb'(?:data:\s*\{\s*"(?:error"\s*:\s*[{"]|object"\s*:\s*"error")|error:)')
+_ERROR = b'"error"'
 _FINISH = re.compile(rb'(?<!\\)"finish_reason"\s*:\s*"([^"\\]{1,64})"')
 _EMPTY_LIST = re.compile(rb"\s*:\s*\[\s*\]")
 _CHOICES = b'"choices"'
@@ -83,7 +85,7 @@ class EventStream:
         seen = len(self._tail)
         if seen:
             data = self._tail + data
-        elif 0 < data.find(b"\n\n") == len(data) - 2:  # one whole event, as engines send them
+        elif 0 < data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:  # one event, as engines send them
             return self._take(data)
         leaving = []
         start = 0
@@ -100,7 +102,7 @@ class EventStream:
 
     def close(self) -> None:
         """The engine's answer ended: an event that only lacks its blank line counts too."""
-        if _is_whole(self._tail):
+        if is_whole(one_line(self._tail)):
             self.held.append(self._take(self._tail))
         self._tail = b""
         if not self.done:
@@ -119,7 +121,12 @@ class EventStream:
         """What of an event may leave now."""
         if self.done or self.failure is not None:
             return b""
-        if not event.startswith(_USUAL) and self._is_special(event):
+        if not event.startswith(_USUAL) or event.count(b"\n") > 2:
+            event = one_line(event)
+            if self._is_special(event):
+                return b""
+        if _ERROR in event and tells_error(event):
+            self.failure = event
             return b""
         if self._has_timings:
             event = self._without_timings(event)
@@ -247,12 +254,3 @@ class EventStream:
         chunk["choices"] = []
         chunk["usage"] = usage_json(report)
         return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-
-
-def _is_whole(event: bytes) -> bool:
-    """True for an event that only lacks its blank line; False for one that was cut, or for nothing."""
-    data = event.partition(b"data:")[2].strip()
-    try:
-        return data == b"[DONE]" or msgspec.json.decode(data) is not None
-    except msgspec.DecodeError:
-        return False

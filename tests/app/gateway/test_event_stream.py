@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -228,6 +229,77 @@ def test_carriage_returns_and_comments_pass() -> None:
     data = b': ping\r\n\r\ndata: {"choices":[{"index":0}]}\r\n\r\ndata: [DONE]\r\n\r\n'
     assert _run(stream, [data]) == data
     assert stream.done
+
+
+_FRAMES: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda data: b"data: " + data + b"\n\n",
+    "no space": lambda data: b"data:" + data + b"\n\n",
+    "two spaces": lambda data: b"data:  " + data + b"\n\n",
+    "carriage returns": lambda data: b"data: " + data + b"\r\n\r\n",
+    "more blank lines": lambda data: b"\ndata: " + data + b"\n\n\n\n",
+    "a comment before it": lambda data: b": ping\ndata: " + data + b"\n\n",
+    "a comment of other line ends": lambda data: b": ping\r\n\r\ndata: " + data + b"\n\n",
+    "a name": lambda data: b"event: message\ndata: " + data + b"\n\n",
+    "a name behind": lambda data: b"data: " + data + b"\nevent: message\n\n",
+    "an id": lambda data: b"id: 7\nretry: 10\ndata: " + data + b"\n\n",
+    "several lines": lambda data: b"data: " + data.replace(b",", b",\ndata: ") + b"\n\n",
+    "several lines with carriage returns": lambda data: (
+        b"data: " + data.replace(b",", b",\r\ndata: ") + b"\r\n\r\n"
+    ),
+}
+_SAID = b'{"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'
+_LAST = b'{"id":"c","choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"stop"}]}'
+_USAGE = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}'
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n\n"], ids=["", "mark", "blank"])
+@pytest.mark.parametrize("frame", _FRAMES.values(), ids=_FRAMES)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_an_event_says_the_same_in_whatever_frame(
+    frame: Callable[[bytes], bytes], start: bytes, size: int
+) -> None:
+    data = start + b"".join(map(frame, (_SAID, _LAST, _USAGE, b"[DONE]")))
+    stream = _stream(VLLM_DIALECT, wish=UsageWish.FINAL)
+    relayed = _run(stream, [data[at : at + size] for at in range(0, len(data), size)])
+    assert stream.done
+    assert stream.finished
+    assert stream.report() == Report(prompt=5, completion=2)
+    assert relayed.count(b"[DONE]") == 1
+    assert b"[DONE]" in stream.held[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'{"error":{"message":"boom","code":500}}',
+        b'{ "error" : "boom" }',
+        b'{"id":"c","error":{"message":"boom","code":500}}',
+        b'{"id":"c","choices":[],"error":{"message":"boom"}}',
+        b'{"choices":[{"index":0,"delta":{"content":""}}],"error":"boom"}',
+        b'{"object":"error","message":"boom"}',
+    ],
+)
+@pytest.mark.parametrize("frame", _FRAMES.values(), ids=_FRAMES)
+def test_an_error_is_one_in_whatever_frame(frame: Callable[[bytes], bytes], error: bytes) -> None:
+    stream = _stream(VLLM_DIALECT)
+    relayed = _run(stream, [b"".join(map(frame, (_SAID, error, _LAST, _USAGE, b"[DONE]")))])
+    assert stream.failure is not None
+    assert not stream.done
+    assert b"boom" not in relayed
+
+
+def test_an_event_that_is_named_an_error_is_one() -> None:
+    stream = _stream(VLLM_DIALECT)
+    relayed = _run(stream, [b'event: error\ndata: {"message":"boom"}\n\ndata: [DONE]\n\n'])
+    assert stream.failure is not None
+    assert relayed == b""
+
+
+def test_no_error_is_none() -> None:
+    stream = _stream(VLLM_DIALECT)
+    event = b'data: {"id":"c","choices":[{"index":0,"delta":{"tool":{"error":"x"}}}],"error":null}\n\n'
+    assert stream.feed(event) == event
+    assert stream.failure is None
 
 
 def test_the_name_asked_for_is_shown() -> None:
