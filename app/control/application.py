@@ -13,6 +13,8 @@ from app.control import errors
 from app.control.edge import Edge
 from app.control.guard import ControlMetrics, Guard
 from app.control.views import (
+    alert_endpoints,
+    alerts,
     backends,
     catalog,
     corrections,
@@ -49,6 +51,8 @@ _ROOMS = (
     requests,
     corrections,
     organization,
+    alerts,
+    alert_endpoints,
     reconciliation,
     parked,
     members,
@@ -62,6 +66,7 @@ _TAGS = [
     {"name": "wallets", "description": "Prepaid balances, and the grants that fill them."},
     {"name": "corrections", "description": "What was given back or charged for single requests."},
     {"name": "usage", "description": "Tokens, cost, and each request explained."},
+    {"name": "alerts", "description": "Who is told when a limit is nearly used, where, and how that went."},
     {"name": "reconciliation", "description": "Whether all books, and the engines, tell the same."},
     {"name": "settling", "description": "What the settler set aside, and what becomes of it."},
     {"name": "members", "description": "People, their access tokens, and what they did."},

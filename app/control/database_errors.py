@@ -15,6 +15,7 @@ _UNIQUE = {
     "backend_address": "The deployment has a backend at this address.",
     "price_book_name_key": "There is a price book of this name.",
     "price_book_default": "The currency has a default price book.",
+    "alert_rule_once": "The tenant has a rule for the same allowances; change that one.",
     "wallet_tenant_id_key": "The tenant has a wallet.",
 }
 _UNREACHABLE = ("08", "28", "3D", "53", "57", "58")

@@ -43,6 +43,8 @@ class Scope(StrEnum):
     CREDIT_WRITE = "credit:write"
     USAGE_READ = "usage:read"
     REQUESTS_READ = "requests:read"
+    ALERTS_READ = "alerts:read"
+    ALERTS_WRITE = "alerts:write"
     AUDIT_READ = "audit:read"
     MEMBERS_READ = "members:read"
     MEMBERS_WRITE = "members:write"
@@ -60,6 +62,7 @@ _VIEWER = frozenset(
         Scope.WALLETS_READ,
         Scope.USAGE_READ,
         Scope.REQUESTS_READ,
+        Scope.ALERTS_READ,
     }
 )
 _STAFF_ONLY = frozenset(
@@ -77,8 +80,8 @@ _STAFF_ONLY = frozenset(
 )
 SCOPES_OF_ROLE: dict[Role, frozenset[Scope]] = {
     Role.OPERATOR: frozenset(Scope),
-    Role.FINANCE: _VIEWER | {Scope.CREDIT_WRITE, Scope.AUDIT_READ},
-    Role.DEVELOPER: _VIEWER | {Scope.PROJECTS_WRITE, Scope.KEYS_WRITE},
+    Role.FINANCE: _VIEWER | {Scope.CREDIT_WRITE, Scope.AUDIT_READ, Scope.ALERTS_WRITE},
+    Role.DEVELOPER: _VIEWER | {Scope.PROJECTS_WRITE, Scope.KEYS_WRITE, Scope.ALERTS_WRITE},
     Role.VIEWER: _VIEWER,
 }
 

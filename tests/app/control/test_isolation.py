@@ -20,10 +20,12 @@ _BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/projects/{project_id}/keys": {"name": "intruder"},
     "/api/v1/keys/{key_id}/rotate": {"overlap_s": 0},
     "/api/v1/access-tokens": {"name": "mine"},
+    "/api/v1/alert-endpoints": {"email": "me@intruder.example"},
+    "/api/v1/alert-rules": {"percents": [1]},
 }
 _ELSEWHERE = {"day": "2026-12-01", "gap_id": "1", "parked_id": "1", "incarnation_id": "inc_" + "1" * 32}
 """Path parameters of the operators' own routes: no tenant's things."""
-_OWN_ACTS = {("POST", "/api/v1/access-tokens")}
+_OWN_ACTS = {("POST", f"/api/v1/{name}") for name in ("access-tokens", "alert-endpoints", "alert-rules")}
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,10 @@ async def _victim(world: World) -> Victim:
     await world.member("viewer", tenant["id"])
     request_id = await _refusal(world, tenant["id"], project["id"], key_id=key["id"])
     me = (await world.operator.get("/api/v1/me")).json()["id"]
+    watched = {"tenant_id": tenant["id"], "name": "victim-endpoint", "email": "victim-box@example.com"}
+    endpoint = await world.made("/alert-endpoints", watched)
+    delivery = await world.made(f"/alert-endpoints/{endpoint['id']}/test")
+    rule = await world.made("/alert-rules", {"tenant_id": tenant["id"], "remaining": "123.456"})
     ids = {
         "tenant_id": tenant["id"],
         "project_id": project["id"],
@@ -87,6 +93,10 @@ async def _victim(world: World) -> Victim:
         "request_id": request_id,
         "member_id": me,
         "token_id": "tok_" + "0" * 32,
+        "endpoint_id": endpoint["id"],
+        "delivery_id": delivery["id"],
+        "rule_id": rule["id"],
+        "alert_id": await _alert(world, tenant["id"]),
     }
     words = {"Victim", "victim-", "Secret terms", "123.456", "10.9.8.7", key["key"]}
     return Victim(ids, frozenset(ids.values()) | words)
@@ -103,6 +113,19 @@ async def _refusal(world: World, tenant_id: str, project_id: str, *, key_id: str
     async with world.engine.begin() as connection:
         await connection.execute(row, values)
     return request_id
+
+
+async def _alert(world: World, tenant_id: str) -> str:
+    alert_id = "alt_" + "7" * 32
+    row = text(
+        "INSERT INTO alert (id, tenant_id, allowance_id, kind, threshold, scope_kind, scope_id, scope_name,"
+        " what, window_kind, limit_amount, spent, outstanding, at)"
+        " SELECT :id, tenant_id, id, 'percent', 50, 'tenant', scope_id, 'victim-name', 'picos', 'balance',"
+        " 2, 1, 0, now() FROM allowance WHERE tenant_id = :tenant"
+    )
+    async with world.engine.begin() as connection:
+        await connection.execute(row, {"id": alert_id, "tenant": tenant_id})
+    return alert_id
 
 
 async def _state(world: World) -> dict[str, int]:
