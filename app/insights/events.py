@@ -21,6 +21,8 @@ from billing.ledger.tables import usage_correction
 
 MOST_DAYS = 400
 """Most heads of an answer."""
+WINDOW = 20_000
+"""Links that one statement of a filtered download looks at: what is asked for may be rare, the chain long."""
 
 
 class Place(NamedTuple):
@@ -36,6 +38,7 @@ class EventFilter:
 
     first_day, end_day: days of the chain, [first, end).   start, end: moments of admission (of a
     correction: its posting).   withhold: what the others restrict away comes as its digest alone.
+    window: links that one statement looks at.
     """
 
     tenant_id: str
@@ -47,6 +50,13 @@ class EventFilter:
     key_ids: tuple[str, ...] = ()
     model_ids: tuple[str, ...] = ()
     withhold: bool = False
+    window: int = WINDOW
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if there can be links without a line in the answer."""
+        lists = (self.project_ids, self.key_ids, self.model_ids)
+        return not self.withhold and (any(lists) or self.start is not None or self.end is not None)
 
 
 class Told(NamedTuple):
@@ -54,6 +64,15 @@ class Told(NamedTuple):
 
     place: Place
     text: bytes
+
+
+class Progress(NamedTuple):
+    """How far a download has come.   until: the end of the window it is in.   windows: looked through."""
+
+    after: Place | None
+    until: Place | None = None
+    windows: int = 0
+    is_end: bool = False
 
 
 class DayHead(NamedTuple):
@@ -65,12 +84,43 @@ class DayHead(NamedTuple):
     is_open: bool
 
 
+async def read_on(
+    connection: AsyncConnection, only: EventFilter, progress: Progress, *, limit: int
+) -> tuple[list[Told], Progress]:
+    """At most `limit` lines more, and how far that is; fewer, even none, do not mean the end: `is_end` does.
+
+    No statement looks at more than a window of the chain, however little of it is asked for.
+    """
+    after, until, windows, _ = progress
+    if until is None and only.leaves_out:
+        # Found before its lines are read: what is sealed meanwhile comes after it, or is read with them.
+        until = await _window_end(connection, only, after=after)
+    lines = await list_lines(connection, only, after=after, until=until, limit=limit)
+    if len(lines) == limit:
+        return lines, Progress(lines[-1].place, until, windows)
+    return lines, Progress(until, None, windows + 1, is_end=until is None)
+
+
 async def list_lines(
-    connection: AsyncConnection, only: EventFilter, *, after: Place | None, limit: int
+    connection: AsyncConnection,
+    only: EventFilter,
+    *,
+    after: Place | None,
+    until: Place | None = None,
+    limit: int,
 ) -> list[Told]:
-    """At most `limit` lines in the order of the chain, after a given place."""
-    query = _placed(only, after=after).limit(limit)
-    return [_told(row) for row in (await connection.execute(query)).mappings()]
+    """At most `limit` lines in the order of the chain, after a place and up to another."""
+    query = _within(_lines_of(only), only, after=after)
+    if until is not None:
+        query = query.where(tuple_(until.day, until.sequence) >= _PLACE)
+    return [_told(row) for row in (await connection.execute(query.limit(limit))).mappings()]
+
+
+async def _window_end(connection: AsyncConnection, only: EventFilter, *, after: Place | None) -> Place | None:
+    """The place a window of links further; None if the chain, or what is asked for of it, has no so many."""
+    query = _within(select(usage_link.c.day, usage_link.c.sequence), only, after=after)
+    found = (await connection.execute(query.offset(only.window - 1).limit(1))).one_or_none()
+    return None if found is None else Place(found.day, found.sequence)
 
 
 async def list_heads(connection: AsyncConnection, tenant_id: str, *, first: date, end: date) -> list[DayHead]:
@@ -96,7 +146,10 @@ SELECT day, sequence, hash FROM head LIMIT :most
 """)
 
 
-def _placed(only: EventFilter, *, after: Place | None) -> Select[Any]:
+_PLACE = tuple_(usage_link.c.day, usage_link.c.sequence)
+
+
+def _lines_of(only: EventFilter) -> Select[Any]:
     """Links with their events and corrections; with `withhold`, all links, and whether each is asked for."""
     link, event = usage_link.c, usage_event.c
     of_correction = and_(link.kind == "correction", usage_correction.c.id == link.line_id)
@@ -107,18 +160,21 @@ def _placed(only: EventFilter, *, after: Place | None) -> Select[Any]:
         .add_columns(*COLUMNS_OF_BOTH)
         .join_from(usage_link, usage_correction, of_correction, isouter=True)
         .join(usage_event, event.request_id == event_id)
-        .where(link.tenant_id == only.tenant_id)
-        .order_by(link.day, link.sequence)
     )
+    return query if only.withhold else query.where(wanted)
+
+
+def _within(query: Select[Any], only: EventFilter, *, after: Place | None) -> Select[Any]:
+    """Links of the tenant and the days that are asked for, after a place, in the order of the chain."""
+    link = usage_link.c
+    query = query.where(link.tenant_id == only.tenant_id).order_by(link.day, link.sequence)
     if only.first_day is not None:
         query = query.where(link.day >= only.first_day)
     if only.end_day is not None:
         query = query.where(link.day < only.end_day)
     if only.start is not None and not only.withhold:  # a line is never linked before its day
         query = query.where(link.day >= only.start.date() - timedelta(days=1))
-    if after is not None:
-        query = query.where(tuple_(link.day, link.sequence) > tuple_(after.day, after.sequence))
-    return query if only.withhold else query.where(wanted)
+    return query if after is None else query.where(tuple_(after.day, after.sequence) < _PLACE)
 
 
 def _wanted(only: EventFilter) -> ColumnElement[bool]:

@@ -20,13 +20,15 @@ from app.control.views.routes import router
 from app.identity.errors import invalid
 from app.identity.model import Scope
 from app.insights import events
-from app.insights.events import EventFilter, Place, Told
+from app.insights.events import EventFilter, Place, Progress, Told
 from app.insights.usage import UsageFilter
 
 api = router("usage", prefix="/v1/usage")
 NDJSON = "application/x-ndjson"
 PAGE = "usage.page"
 MOST_LINES = 100_000
+MOST_WINDOWS = 10
+"""Windows of the chain that a page looks through, though it finds nothing: then it tells where to go on."""
 _BATCH = 500
 _Reader = Annotated[Call, Depends(Reads(Scope.USAGE_READ))]
 _Id = Annotated[str | None, Query(max_length=200)]
@@ -75,7 +77,8 @@ class Asked:
     ) -> None:
         self.first_day, self.start = _edge(start, param="from")
         self.end_day, self.end = _edge(end, param="to")
-        if self.first_day and self.end_day and self.end_day < self.first_day:
+        is_backward = self.first_day and self.end_day and self.end_day < self.first_day
+        if is_backward or (self.start and self.end and self.end < self.start):
             invalid("`to` lies before `from`.", param="to")
         self.tenant_id = tenant_id
         self.only = UsageFilter(
@@ -109,11 +112,11 @@ async def download_events(
         model_ids=held.model_ids,
         withhold=asked.withheld,
     )
-    after = _place(asked.after, tenant_id=tenant_id)
+    after = place_of(asked.after, tenant_id=tenant_id)
     # The first lines are read within the call, so that what goes wrong at once has its error status.
-    first = await events.list_lines(call.connection, only, after=after, limit=min(_BATCH, asked.limit))
+    first = await events.read_on(call.connection, only, Progress(after), limit=min(_BATCH, asked.limit))
     engine: AsyncEngine = request.app.state.edge.engine
-    return StreamingResponse(_page(engine, only, first=first, limit=asked.limit), media_type=NDJSON)
+    return StreamingResponse(stream_page(engine, only, first=first, limit=asked.limit), media_type=NDJSON)
 
 
 @api.get("/events/heads", summary="Show the last hash of each day of the chain; keep them")
@@ -135,24 +138,34 @@ async def show_heads(
     return Heads(data=data)
 
 
-async def _page(
-    engine: AsyncEngine, only: EventFilter, *, first: list[Told], limit: int
+async def stream_page(
+    engine: AsyncEngine,
+    only: EventFilter,
+    *,
+    first: tuple[list[Told], Progress],
+    limit: int,
+    most_windows: int = MOST_WINDOWS,
 ) -> AsyncIterator[bytes]:
     """The lines of a page and its end. Between two batches no connection is held, however slow the reader."""
-    batch, sent = first, 0
-    following: str | None = None
-    while batch:
+    (batch, progress), sent = first, 0
+    while True:
         sent += len(batch)
-        yield b"".join(told.text + b"\n" for told in batch)
-        last = batch[-1].place
-        wanted = min(_BATCH, max(limit - sent, 0))
-        if len(batch) < _BATCH and wanted:
+        if batch:
+            yield b"".join(told.text + b"\n" for told in batch)
+        is_new_window = progress.until is None and progress.after is not None
+        if progress.is_end or (is_new_window and progress.windows >= most_windows):
             break
         async with engine.connect() as connection:
-            batch = await events.list_lines(connection, only, after=last, limit=max(wanted, 1))
-        if batch and not wanted:
-            following = _cursor(last, tenant_id=only.tenant_id)
+            # Of a full page, one line more tells whether another page follows.
+            wanted = min(_BATCH, limit - sent) or 1
+            batch, further = await events.read_on(connection, only, progress, limit=wanted)
+        if sent == limit:
+            progress = progress._replace(is_end=further.is_end and not batch)
             break
+        progress = further
+    following = None
+    if not progress.is_end and progress.after is not None:
+        following = _cursor(progress.after, tenant_id=only.tenant_id)
     end = {"object": PAGE, "version": 1, "lines": sent, "next": following}
     yield msgspec.json.encode(end, order="sorted") + b"\n"
 
@@ -184,7 +197,7 @@ def _cursor(place: Place, *, tenant_id: str) -> str:
     return write_cursor([str(place.sequence), place.day.isoformat(), tenant_id])
 
 
-def _place(after: str | None, *, tenant_id: str) -> Place | None:
+def place_of(after: str | None, *, tenant_id: str) -> Place | None:
     """The place behind a cursor. Raises Rejected (400) for one of another tenant's chain."""
     read = read_cursor(after, fields=3)
     if read is None:

@@ -12,8 +12,10 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 
+from app.control.views import usage_events
 from app.core.clock import from_ms
 from app.core.ids import RequestId
+from app.insights.events import EventFilter, Place, Progress, read_on
 from app.workers.sealing import seal_lines
 from billing.chain.check import Check, Scope
 from billing.chain.wire import read_heads
@@ -105,6 +107,38 @@ async def test_pages_are_complete_and_without_repeats_while_requests_are_settled
     await settling
     assert len({line["request_id"] for line in plain(lines)}) == len(lines) == 18
     assert checked(lines).findings == []
+
+
+async def test_what_is_rare_is_found_window_by_window_whatever_is_sealed_meanwhile(traffic: Traffic) -> None:
+    tenant_id, (_, key_id, _) = traffic.payers[0].tenant_id, traffic.payers[0].keys[1]
+    only = EventFilter(tenant_id, key_ids=(key_id,), window=3)
+    for key in (0, 0, 0, 1, 0, 0, 0, 1):
+        await post(traffic, 1 if key else 2, key=key)
+    await seal(traffic)
+    lines, ends = await rare_page(traffic, only, after=None)
+    while ends[-1]["next"] is not None:
+        await post(traffic, 1, key=len(ends) % 2)
+        await seal(traffic)
+        after = usage_events.place_of(ends[-1]["next"], tenant_id=tenant_id)
+        got, end = await rare_page(traffic, only, after=after)
+        lines, ends = lines + got, ends + end
+    assert {line["key_id"] for line in plain(lines)} == {key_id}
+    posted = [admitted for admitted, _ in traffic.posted if admitted.key_id == key_id]
+    assert len({line["request_id"] for line in plain(lines)}) == len(lines) == len(posted) > 2
+    assert ends[0]["lines"] == 0
+    assert max(end["lines"] for end in ends) <= 2
+
+
+async def rare_page(
+    traffic: Traffic, only: EventFilter, *, after: Place | None
+) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """A page of at most two lines, or of two windows, and its end."""
+    engine = traffic.world.engine
+    async with engine.connect() as connection:
+        first = await read_on(connection, only, Progress(after), limit=2)
+    page = usage_events.stream_page(engine, only, first=first, limit=2, most_windows=2)
+    *lines, end = b"".join([piece async for piece in page]).splitlines()
+    return lines, [json.loads(end)]
 
 
 def cursor_after(line: bytes) -> str:
