@@ -8,7 +8,7 @@ order of the pair's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from importlib import resources
 
@@ -49,7 +49,7 @@ async def prove(connection: AsyncConnection, pair: Pair, *, day: date, now: date
     values = {} if pair.stands else {"begins": begins, "ends": ends}
     rows = (await connection.execute(_STATEMENTS[pair], values)).mappings().all()
     found = [_gap(pair, row) for row in rows if row["scope"] is not None]
-    return Proof(pair, None if pair.stands else day, found, int(rows[0]["scanned"]))
+    return Proof(pair, None if pair.stands else day, found, int(rows[0]["scanned"]), _is_cut(found))
 
 
 async def _prove_wallets(connection: AsyncConnection, *, now: datetime) -> Proof:
@@ -69,7 +69,11 @@ async def _prove_wallets(connection: AsyncConnection, *, now: datetime) -> Proof
     ]
     found += [gap for drift in proof.drifts for gap in _drifting(drift)]
     wallets = (await connection.execute(_WALLETS)).scalar_one()
-    return Proof(Pair.LEDGER_WALLETS, None, found[:MOST_GAPS], int(wallets))
+    return Proof(Pair.LEDGER_WALLETS, None, found[:MOST_GAPS], int(wallets), _is_cut(found))
+
+
+def _is_cut(found: Sequence[Gap]) -> bool:
+    return len(found) >= MOST_GAPS
 
 
 def _drifting(drift: Drift) -> Iterator[Gap]:

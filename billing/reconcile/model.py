@@ -77,12 +77,16 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One look at one pair.   day: None for a pair that stands.   scanned: rows that the query read."""
+    """One look at one pair.   day: None for a pair that stands.   scanned: rows that the query read.
+
+    is_cut: there may be more gaps than are told.
+    """
 
     pair: Pair
     day: date | None
     gaps: Sequence[Gap]
     scanned: int
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ async def keep_days(connection: AsyncConnection, days: Sequence[EngineDay], *, n
 
 
 async def keep_proof(connection: AsyncConnection, proof: Proof, *, now: datetime, took_ms: int) -> None:
-    """Keep that a pair was proven, its gaps as they are now; those it no longer has are resolved.
+    """Keep that a pair was proven, its gaps as they are now; those it no longer has are resolved,
+    unless it has more than it tells.
 
     Under `lock`.
     """
@@ -90,6 +91,8 @@ async def keep_proof(connection: AsyncConnection, proof: Proof, *, now: datetime
     await connection.execute(statement.on_conflict_do_update(index_elements=["pair", "day"], set_=told))
     for gap in proof.gaps:
         await connection.execute(_seen(gap, day=proof.day, now=now))
+    if proof.is_cut:  # what was not told may still stand
+        return
     gone = reconcile_gap.c
     same_day = gone.day.is_(None) if proof.day is None else gone.day == proof.day
     unseen = (gone.pair == proof.pair.value, same_day, gone.resolved_at.is_(None), gone.last_seen_at < now)
@@ -99,14 +102,16 @@ async def keep_proof(connection: AsyncConnection, proof: Proof, *, now: datetime
 async def open_gaps(
     connection: AsyncConnection, asked: Asked | None, *, limit: int
 ) -> Sequence[Row[tuple[object, ...]]]:
-    """Gaps that stand, of the days asked for and of pairs without day; oldest first."""
+    """Gaps that stand, of the days asked for and of pairs without day; first those that nobody has seen."""
     gap = reconcile_gap.c
     query = select(reconcile_gap).where(gap.resolved_at.is_(None))
     if asked is not None:
         query = query.where(or_(gap.day.is_(None), gap.day.between(asked.first, asked.last)))
         if asked.backend_id is not None:
             query = query.where(gap.backend_id == asked.backend_id)
-    return (await connection.execute(query.order_by(gap.id).limit(limit))).all()
+    return (
+        await connection.execute(query.order_by(gap.acknowledged_at.is_not(None), gap.id).limit(limit))
+    ).all()
 
 
 async def acknowledge(

@@ -65,6 +65,7 @@ GAPS = {
     "difference": "difference",
     "what": "what",
 }
+MOST_DAYS = 366
 _UNITS = {"picos": "picos", "tokens": "tokens", "records": "records"}
 
 
@@ -98,6 +99,8 @@ def books(
     days = list(_days(begins, last=_day(last) if last else begins))
     if not days:
         raise usage_error(f"{last} is before {first}", remedy="name the days in their order")
+    if len(days) > MOST_DAYS:
+        raise usage_error(f"{len(days)} days are too many", remedy=f"verify at most {MOST_DAYS} at once")
     return _verify(days, lag_s=lag_s, as_json=as_json, data_dir=data_dir)
 
 

@@ -124,7 +124,7 @@ class ReportOut(Out):
     agree: bool
     proofs: list[ProofOut]
     engines: list[EngineDayOut]
-    gaps: list[GapOut] = Field(description=f"Those that stand, oldest first, at most {MOST_GAPS}.")
+    gaps: list[GapOut] = Field(description=f"What stands, at most {MOST_GAPS}: unseen ones first.")
 
 
 @api.get("/reconciliation", summary="Show what reconciliation found, by day, backend and model")

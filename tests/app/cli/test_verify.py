@@ -95,6 +95,8 @@ def test_days_are_proven_one_by_one_in_their_order(steelyard: Steelyard, control
     assert control.asked[11].path == "/reconciliation/2026-12-01?pair=journal_events"
     assert steelyard("verify", "books", "--from", "2026-12-01", "--to", "2026-11-30").code == 2
     assert steelyard("verify", "books", "--from", "yesterday").code == 2
+    assert steelyard("verify", "books", "--from", "2025-11-30", "--to", "2026-12-01").code == 2
+    assert len(control.asked) == 23
 
 
 def test_a_gap_is_acknowledged_with_its_reason(steelyard: Steelyard, control: FakeControl) -> None:

@@ -90,6 +90,19 @@ async def test_an_acknowledged_gap_stays_on_record_and_alarms_again_once_its_num
     assert (log[0]["action"], log[0]["after"]) == ("reconciliation.acknowledge", {"because": "a test"})
 
 
+async def test_one_gap_that_nobody_saw_is_told_behind_any_number_of_acknowledged_ones(world: World) -> None:
+    gap = "INSERT INTO reconcile_gap (pair, day, scope, unit, kind, explanation, first_seen_at, last_seen_at"
+    seen = f"SELECT 'conflicts', DATE '{DAY}', 'req_' || n, 'records', 'conflict', '', now(), now()"
+    await _owner(
+        world,
+        f"{gap}, acknowledged_at, acknowledged_by, acknowledged_because) "
+        f"{seen}, now(), 'mem_1', 'known' FROM generate_series(1, 500) n",
+    )
+    await _owner(world, f"{gap}) {seen} FROM generate_series(501, 501) n")
+    report = (await world.operator.get(f"/api/v1/reconciliation?from={DAY}&to={DAY}")).json()
+    assert (report["agree"], len(report["gaps"]), report["gaps"][0]["scope"]) == (False, 500, "req_501")
+
+
 async def test_only_days_that_have_begun_can_be_reconciled(world: World) -> None:
     answer = await world.operator.post("/api/v1/reconciliation/2026-09-22", json={})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "day")

@@ -12,7 +12,7 @@ from app.core.clock import ManualClock, from_ms
 from billing.metering.model import Outcome, UsageSource
 from billing.reconcile import repository
 from billing.reconcile.days import day_of
-from billing.reconcile.model import Pair
+from billing.reconcile.model import Gap, Pair, Proof, Unit
 from billing.reconcile.service import Reconciled, Terms, reconcile
 from tests.billing.journal.shop import Shop
 from tests.billing.reconcile.fleet import TODAY, Fleet, at
@@ -79,6 +79,28 @@ async def test_a_gap_is_kept_from_its_first_sight_to_its_end(fleet: Fleet) -> No
     await force(fleet.shop, "UPDATE usage_rollup SET output = output + 5")
     await reconciled(fleet, clock=clock)
     assert len(await fleet.shop.rows(kept)) == 2
+
+
+async def test_a_proof_that_tells_not_all_its_gaps_resolves_none(fleet: Fleet) -> None:
+    async def kept(number: int, *, second: int) -> int:
+        gaps = [
+            Gap(
+                pair=Pair.CONFLICTS,
+                scope=f"req_{each}",
+                unit=Unit.RECORDS,
+                kind="conflict",
+                left=2,
+                right=1,
+                explanation="",
+            )
+            for each in range(number, number + 2)
+        ]
+        proof = Proof(Pair.CONFLICTS, TODAY, gaps, 2, is_cut=number == 1)
+        async with fleet.shop.engine.begin() as connection:
+            await repository.keep_proof(connection, proof, now=at(second), took_ms=1)
+        return len(await fleet.shop.rows("SELECT id FROM reconcile_gap WHERE resolved_at IS NULL"))
+
+    assert [await kept(0, second=1), await kept(1, second=2), await kept(2, second=3)] == [2, 3, 2]
 
 
 async def test_another_days_gap_stays_while_this_day_is_well(fleet: Fleet) -> None:
