@@ -133,7 +133,8 @@ class CatalogFeed:
         """All that was told; none if nothing is within the time."""
         changes = set()
         with contextlib.suppress(TimeoutError):
-            changes.add(await asyncio.wait_for(self._changes.get(), max(timeout_s, 0.0)))
+            async with asyncio.timeout(max(timeout_s, 0.0)):  # wait_for may lose a cancellation to an item
+                changes.add(await self._changes.get())
         while not self._changes.empty():
             changes.add(self._changes.get_nowait())
         return changes

@@ -19,9 +19,11 @@ from app.core.ids import PlanAssignmentId, PlanId, PriceBookId, TenantId
 from billing.quota.tables import plan, plan_assignment, plan_limit, tenant_limits
 from billing.quota.terms import Assignment, Plan, PlanLimit, Subject, check_limit, not_found
 
-_RESOLVE = text("SELECT quota_resolve_all(:tenants, NULL)").bindparams(
-    bindparam("tenants", type_=ARRAY(Text))
-)
+_TENANTS = bindparam("tenants", type_=ARRAY(Text))
+_RESOLVE = text("SELECT quota_resolve_all(:tenants, NULL)").bindparams(_TENANTS)
+_TELL = text(
+    "SELECT pg_notify('steelyard_changes', 'limits:' || id) FROM unnest(CAST(:tenants AS text[])) AS id"
+).bindparams(_TENANTS)
 
 
 async def create_plan(
@@ -269,7 +271,9 @@ async def _put_limits(connection: AsyncConnection, owner: Plan, limits: Sequence
 
 
 async def _resolve(connection: AsyncConnection, tenant_ids: Sequence[TenantId]) -> None:
+    """Bring these tenants' limits up to date, and tell that another plan, with other prices, may hold."""
     await connection.execute(_RESOLVE, {"tenants": list(tenant_ids)})
+    await connection.execute(_TELL, {"tenants": list(tenant_ids)})
 
 
 def _plan(row: Any) -> Plan:

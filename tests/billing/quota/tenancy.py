@@ -35,6 +35,7 @@ class Tenancy:
     pool: asyncpg.Pool
     engine: AsyncEngine
     url: str
+    owner_url: str
     tenant_id: TenantId = field(default_factory=ids.tenant_id)
 
     async def do(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
@@ -168,7 +169,7 @@ async def open_tenancy(database: Database, *, zone: str = "UTC") -> AsyncIterato
     """A tenant of its own on a database."""
     engine = create_async_engine(database.app_sqlalchemy_url)
     async with asyncpg.create_pool(database.app_url, min_size=1, max_size=6) as pool:
-        opened = Tenancy(pool, engine, database.app_url)
+        opened = Tenancy(pool, engine, database.app_url, database.owner_url)
         await opened.tenant(zone=zone, tenant_id=opened.tenant_id)
         try:
             yield opened
