@@ -9,6 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from app.cli.commands import (
+    alerts,
     audit,
     backends,
     corrections,
@@ -42,6 +43,7 @@ nouns = (
     usage,
     requests,
     corrections,
+    alerts,
     audit,
     parked,
     verify,
