@@ -22,6 +22,7 @@ from billing.quota.tables import allowance, incarnation, lease
 ScopeKind = Literal["tenant", "project", "key", "task"]
 What = Literal["picos", "tokens", "requests", "concurrent"]
 WindowKind = Literal["balance"]
+"""Of what `create_allowance` makes: wallets and budgets of tasks. All else follows from plans and overrides."""
 
 
 class AllowanceUnknown(SteelyardError):
@@ -37,6 +38,15 @@ _POST = text("SELECT * FROM quota_post(:incarnation, :ids, :taken, :used)").bind
     bindparam("taken", type_=ARRAY(PicosType)),
     bindparam("used", type_=ARRAY(PicosType)),
 )
+_STATUS = text("""
+SELECT a.limit_amount, a.spent, o.outstanding, CASE WHEN a.window_kind = 'minute'
+  THEN div((SELECT r_level FROM quota_level(a.id, clock_timestamp())), 1000000)
+  ELSE a.limit_amount - a.spent - o.outstanding END AS available, a.unleased
+FROM allowance a CROSS JOIN LATERAL (
+  SELECT coalesce(sum(l.granted - l.settled - l.returned), 0) AS outstanding FROM lease l
+  WHERE l.allowance_id = a.id AND l.granted - l.settled - l.returned > 0) AS o
+WHERE a.id = :id
+""")
 _CLOSE = text("SELECT quota_close(:incarnation, :ids, :parked, :released)").bindparams(
     bindparam("incarnation", type_=Text),
     bindparam("ids", type_=ARRAY(Text)),
@@ -167,36 +177,21 @@ async def release(
 
 async def status(connection: AsyncConnection, allowance_id: AllowanceId) -> AllowanceStatus:
     """Where an allowance stands now. Raises AllowanceUnknown."""
-    amount = lease.c.granted - lease.c.settled - lease.c.returned
-    out = select(func.coalesce(func.sum(amount), 0)).where(lease.c.allowance_id == allowance.c.id, amount > 0)
-    row = (
-        await connection.execute(
-            select(
-                allowance.c.limit_amount,
-                allowance.c.spent,
-                allowance.c.unleased,
-                out.scalar_subquery().label("outstanding"),
-            ).where(allowance.c.id == allowance_id)
-        )
-    ).one_or_none()
+    row = (await connection.execute(_STATUS, {"id": allowance_id})).one_or_none()
     if row is None:
         raise AllowanceUnknown("no such allowance", allowance_id=allowance_id)
-    outstanding = int(row.outstanding)
-    return AllowanceStatus(
-        limit=row.limit_amount,
-        spent=row.spent,
-        outstanding=outstanding,
-        available=row.limit_amount - row.spent - outstanding,
-        unleased=row.unleased,
-    )
+    return AllowanceStatus(*(int(amount) for amount in row))
 
 
 async def outstanding(connection: AsyncConnection, incarnation_id: IncarnationId) -> dict[AllowanceId, int]:
-    """What an incarnation still has of each allowance: the most that releasing it may cost."""
+    """What an incarnation still has of each allowance: the most that releasing it may cost.
+
+    Not of rates, whose leases end by themselves.
+    """
     amount = lease.c.granted - lease.c.settled - lease.c.returned
     rows = await connection.execute(
         select(lease.c.allowance_id, amount.label("amount"))
-        .where(lease.c.incarnation_id == incarnation_id, amount > 0)
+        .where(lease.c.incarnation_id == incarnation_id, amount > 0, lease.c.epoch == 0)
         .order_by(lease.c.allowance_id)
     )
     return {AllowanceId(row.allowance_id): int(row.amount) for row in rows}

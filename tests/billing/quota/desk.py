@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import uuid4
 
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from app.core.ids import AllowanceId, IncarnationId, TenantId, incarnation_id, tenant_id
+from app.core.ids import AllowanceId, IncarnationId, TenantId, allowance_id, incarnation_id, tenant_id
 from billing.quota import authority
-from billing.quota.model import AllowanceStatus, Answer, Sync
+from billing.quota.model import AllowanceStatus, Answer, Rate, Sync
 from billing.quota.wire import arguments, read_answer
 from tests.database import Database
 
@@ -41,6 +42,37 @@ class Desk:
                 window_kind="balance",
                 limit=limit,
             )
+
+    async def rate(self, rate: Rate, *, scope: str = "rate", level: int | None = None) -> AllowanceId:
+        """A rate whose bucket is full, or has `level`."""
+        row_id = allowance_id()
+        await self.pool.execute(
+            "INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, what, window_kind, limit_amount, burst,"
+            " level_micros, level_at) VALUES ($1, $2, 'tenant', $3, 'tokens', 'minute', $4, $5, $6, now())",
+            row_id,
+            self.tenant,
+            f"{self.tenant}/{scope}",
+            rate.per_minute,
+            rate.burst,
+            1_000_000 * (rate.burst if level is None else level),
+        )
+        return row_id
+
+    async def as_owner(self, statement: str, *arguments: object) -> None:
+        """What no running process does: moves the times that the authority wrote down."""
+        connection = await asyncpg.connect(self.owner_url)
+        try:
+            await connection.execute(statement, *arguments)
+        finally:
+            await connection.close()
+
+    async def age(self, allowance: AllowanceId, *, seconds: float) -> None:
+        """As if so much time had gone by since a rate and its leases were last looked at."""
+        gone = timedelta(seconds=seconds)
+        await self.as_owner("UPDATE allowance SET level_at = level_at - $2 WHERE id = $1", allowance, gone)
+        await self.as_owner(
+            "UPDATE lease SET heard_at = heard_at - $2 WHERE allowance_id = $1", allowance, gone
+        )
 
     async def incarnation(self) -> IncarnationId:
         fresh = incarnation_id()

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from app.core.ids import AllowanceId, IncarnationId
-from billing.quota.model import Answer, LeaseReport, Need, Sync
+from billing.quota.model import Answer, LeaseReport, Need, Rate, Sync
 from tests.billing.quota.desk import Desk
-from tests.billing.quota.twin import Allowance, Incarnation, Twin
+from tests.billing.quota.twin import Allowance, Incarnation, Twin, rated
 
 AMOUNTS = (0, 1, 2, 3, 5, 10**25)
 
 
+RATE = Rate(per_minute=70, burst=9)
+
+
+class RecallsForGood(Twin):
+    """Recall does not end by time, as `keep_recalls` has it in the database."""
+
+    def renewal_waits(self, allowance: AllowanceId) -> bool:
+        return self.allowances[allowance].recall_until != 0
+
+
 class Both:
-    """Makes each move in both and compares what can be seen. Recall lasts: the twin's clock stands still."""
+    """Makes each move in both and compares what can be seen.
+
+    A rate's time is told to both: `begin` is a day ahead of the database's own clock, which thus moves nothing.
+    """
 
     def __init__(self, desk: Desk, seed: int) -> None:
-        self.desk, self.twin, self.draw = desk, Twin(), random.Random(seed)
+        self.desk, self.twin, self.draw = desk, RecallsForGood(), random.Random(seed)
         self.allowances: list[AllowanceId] = []
         self.incarnations: list[IncarnationId] = []
         self.messages: list[tuple[IncarnationId, Sync]] = []
@@ -29,35 +45,59 @@ class Both:
             limit = self.draw.choice((7, 40, 3 * 10**25))
             self.allowances.append(await self.desk.allowance(limit, scope=f"wallet{number}"))
             self.twin.allowances[self.allowances[-1]] = Allowance(limit)
+        self.rate = await self.desk.rate(RATE)
+        self.twin.allowances[self.rate] = rated(RATE)
+        self.start = await self.desk.pool.fetchval("SELECT now() + interval '1 day'")
+        await self.desk.as_owner("UPDATE allowance SET level_at = $1 WHERE id = $2", self.start, self.rate)
         for _ in range(2):
             self.incarnations.append(await self.desk.incarnation())
             self.twin.incarnations[self.incarnations[-1]] = Incarnation()
 
     async def step(self) -> None:
         await self.draw.choices(
-            (self.new_message, self.old_message, self.post, self.limit, self.close), (10, 4, 6, 2, 1)
+            (self.new_message, self.old_message, self.post, self.limit, self.close, self.wait),
+            (12, 4, 6, 2, 1, 4),
         )[0]()
+        await self._compare_rate()
         for allowance in self.allowances:
             status, own = await self.desk.status(allowance), self.twin.allowances[allowance]
             assert (status.limit, status.spent, status.unleased) == (own.limit, own.spent, own.unleased)
             assert status.outstanding == self.twin.outstanding(allowance)
             assert status.available == self.twin.available(allowance)
 
+    async def _compare_rate(self) -> None:
+        query = "SELECT level_micros, level_at - $2::timestamptz AS gone FROM allowance WHERE id = $1"
+        row = await self.desk.pool.fetchrow(query, self.rate, self.start)
+        own = self.twin.allowances[self.rate]
+        assert row is not None
+        assert (row["level_micros"], row["gone"]) == (own.level, timedelta(microseconds=own.at_us))
+        status = await self.desk.status(self.rate)
+        assert status.outstanding == self.twin.outstanding(self.rate)
+
+    async def wait(self) -> None:
+        """Time goes by for the rate, and back now and then."""
+        self.twin.now += self.draw.choice((-0.7, 0.013, 0.35, 1.1, 4.0))
+        self.twin.turn(self.rate)
+        now = self.start + timedelta(microseconds=self.twin.now_us)
+        await self.desk.pool.execute("SELECT quota_turn($1, $2)", self.rate, now)
+
     async def new_message(self) -> None:
         incarnation = self.draw.choice(self.incarnations)
         sequence = max((m.sequence for i, m in self.messages if i == incarnation), default=0) + 1
-        leases = tuple(
+        leases = [
             LeaseReport(allowance, self._returned(allowance, incarnation), self.draw.choice(AMOUNTS))
             for allowance in self.draw.sample(self.allowances, self.draw.randint(0, 2))
-        )
+        ]
+        if self.draw.random() < 0.7:
+            leases.append(self._report_of_rate(incarnation))
         asks = tuple(
             tuple(
                 Need(allowance, self.draw.choice(AMOUNTS))
-                for allowance in self.draw.sample(self.allowances, self.draw.randint(1, 2))
+                for allowance in self.draw.sample([*self.allowances, self.rate], self.draw.randint(1, 2))
             )
             for _ in range(self.draw.randint(0, 2))
         )
-        self.messages.append((incarnation, Sync(sequence, leases, asks)))
+        self.messages.append((incarnation, Sync(sequence, tuple(leases), asks)))
         await self._deliver(*self.messages[-1])
 
     async def old_message(self) -> None:
@@ -86,22 +126,46 @@ class Both:
             {self.allowances[0]: self.draw.choice(AMOUNTS)},
         )
         released = self.draw.random() < 0.5
-        self.twin.close(incarnation, parked, released=released)
+        with self._at_a_standstill():
+            self.twin.close(incarnation, parked, released=released)
         await self.desk.close(incarnation, parked, released=released)
 
     def _returned(self, allowance: AllowanceId, incarnation: IncarnationId) -> int:
         row = self.twin.row(allowance, incarnation)
         return row.returned + self.draw.randint(0, row.outstanding)
 
+    def _report_of_rate(self, incarnation: IncarnationId) -> LeaseReport:
+        """A true report, or one of a lease that has ended."""
+        row = self.twin.row(self.rate, incarnation)
+        consumed = row.settled + self.draw.randint(0, row.outstanding)
+        returned = row.returned + self.draw.randint(0, row.granted - consumed - row.returned)
+        epoch = self.draw.choice((row.epoch, row.epoch, row.epoch, max(row.epoch - 1, 0)))
+        return LeaseReport(self.rate, returned, self.draw.choice(AMOUNTS), consumed, epoch)
+
     async def _deliver(self, incarnation: IncarnationId, message: Sync) -> None:
-        expected = self.twin.sync(incarnation, message)
+        with self._at_a_standstill():
+            expected = self.twin.sync(incarnation, message)
         assert comparable(await self.desk.sync(incarnation, message)) == comparable(expected)
+        for (allowance, of), row in self.twin.rows.items():
+            if row.epoch:
+                heard_at = self.start + timedelta(microseconds=row.heard_us)
+                query = "UPDATE lease SET heard_at = $3 WHERE (allowance_id, incarnation_id) = ($1, $2)"
+                await self.desk.pool.execute(query, allowance, of, heard_at)
+
+    @contextmanager
+    def _at_a_standstill(self) -> Iterator[None]:
+        """For the rate no time goes by: it does so in `wait` alone."""
+        now, self.twin.now = self.twin.now, min(self.twin.now, self.twin.allowances[self.rate].at_us / 1e6)
+        yield
+        self.twin.now = now
 
 
 def comparable(answer: Answer) -> tuple[object, ...]:
     """An answer without the time that a recall still lasts."""
     states = sorted(
-        (s.allowance_id, s.granted, s.returned, s.limit, s.spent, s.available) for s in answer.leases
+        (s.allowance_id, s.granted, s.returned, s.limit, s.spent, s.available, s.settled)
+        + (s.epoch, s.level_micros, s.holders)
+        for s in answer.leases
     )
     return answer.sequence, answer.closed, answer.asks, states
 
