@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import uvloop
 
+from app.bootstrap.gateway_desks import admission_desk, task_desk, timeouts
 from app.catalog.feed import CatalogFeed
 from app.catalog.snapshot import Fleet, Snapshot
 from app.core import ids
@@ -27,15 +28,15 @@ from app.core.errors import Conflict, DependencyError
 from app.core.probe_server import ProbeServer
 from app.core.settings import Settings, settings
 from app.gateway.access_log import AccessLog
-from app.gateway.admission import AdmissionDesk
 from app.gateway.exports import sources_of
 from app.gateway.memory import return_large_blocks
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.progress import Running
 from app.gateway.route import Gateway
-from app.gateway.schedule import ScheduleDesk, Timeouts
+from app.gateway.schedule import ScheduleDesk
 from app.gateway.server import GatewayServer, PortTaken, listen
 from app.gateway.settle import SettleDesk
+from app.gateway.tasks import TaskDesk
 from app.gateway.tokenizer import TokenCounter
 from app.gateway.tokenizer_files import TokenizerFiles
 from billing.journal.room import Limits
@@ -87,8 +88,12 @@ class GatewayProcess:
             clock=clock,
             on_fleet=self._take_fleet,
             on_allowance=self._notice,
+            on_task=self._notice_task,
+            on_tenants=self._cut_suspended,
         )
         self._pool: asyncpg.Pool | None = None
+        self._tasks: TaskDesk | None = None
+        self._running: Running | None = None
         self._borrower: Borrower | None = None
         self._journal: JournalWriter | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -163,7 +168,9 @@ class GatewayProcess:
         own, clock, journal, borrower = self._own, self._clock, self._journal, self._borrower
         assert journal is not None
         assert borrower is not None
-        running = Running(journal, clock=clock, interval_s=own.progress_interval_s)
+        assert self._pool is not None
+        running = self._running = Running(journal, clock=clock, interval_s=own.progress_interval_s)
+        self._tasks = task_desk(self._pool, clock=clock)
         settle = SettleDesk(
             journal=journal,
             leases=self._leases,
@@ -174,10 +181,18 @@ class GatewayProcess:
         )
         gateway = Gateway(
             snapshot=self._snapshot,
-            admission=AdmissionDesk(
-                self._snapshot, leases=self._leases, borrower=borrower, journal=journal, clock=clock
+            tasks=self._tasks,
+            admission=admission_desk(
+                own,
+                self._snapshot,
+                leases=self._leases,
+                borrower=borrower,
+                journal=journal,
+                clock=clock,
+                client=self._client,
+                registry=self._registry,
             ),
-            schedule=ScheduleDesk(self._dispatcher, timeouts=_timeouts(own)),
+            schedule=ScheduleDesk(self._dispatcher, timeouts=timeouts(own)),
             settle=settle,
             running=running,
             journal=journal,
@@ -279,6 +294,14 @@ class GatewayProcess:
         if self._borrower is not None:
             self._borrower.notice(allowance_id)
 
+    def _notice_task(self, task_id: str) -> None:
+        if self._tasks is not None:
+            self._tasks.notice(ids.TaskId(task_id))
+
+    def _cut_suspended(self) -> None:
+        if self._running is not None:
+            self._running.cut_suspended(self._snapshot)
+
     def _incarnation_closed(self) -> None:
         """The authority closed this incarnation: end, so that the supervisor starts a new one."""
         log.error("incarnation_closed", extra={"incarnation_id": self._incarnation_id})
@@ -309,15 +332,6 @@ def _write_lines(data: bytes) -> None:
     """Write access log lines to standard error, beside the other log's lines."""
     sys.stderr.buffer.write(data)
     sys.stderr.buffer.flush()
-
-
-def _timeouts(own: Settings) -> Timeouts:
-    return Timeouts(
-        connect_s=own.connect_timeout_s,
-        first_token_s=own.first_token_timeout_s,
-        idle_s=own.idle_timeout_s,
-        total_s=own.request_timeout_s,
-    )
 
 
 async def _main() -> int:

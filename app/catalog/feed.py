@@ -31,6 +31,7 @@ _FOREIGN = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError
 OnFleet = Callable[[Fleet], None]
 OnAllowance = Callable[[AllowanceId], None]
 OnTask = Callable[[str], None]
+OnTenants = Callable[[], None]
 
 _OF_FLEET = frozenset({"model", "deployment", "backend", "price_book", "price_version"})
 _TURNED_AT_ONCE = 200
@@ -42,7 +43,8 @@ class CatalogFeed:
 
     on_fleet: called after each change of models, backends or prices.   on_allowance: called for each
     allowance whose limit changed or that is recalled.   on_task: called with the id of each task that
-    was closed or got another budget.   connected, last_error: for health.
+    was closed or got another budget.   on_tenants: called after tenants changed.
+    connected, last_error: for health.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class CatalogFeed:
         on_fleet: OnFleet,
         on_allowance: OnAllowance,
         on_task: OnTask | None = None,
+        on_tenants: OnTenants | None = None,
         reload_s: float = 30.0,
         backoff_s: float = 0.2,
         max_backoff_s: float = 5.0,
@@ -64,6 +67,7 @@ class CatalogFeed:
         self._on_fleet = on_fleet
         self._on_allowance = on_allowance
         self._on_task = on_task
+        self._on_tenants = on_tenants
         self._reload_s = reload_s
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
@@ -197,6 +201,8 @@ class CatalogFeed:
         for gone in set(tenant_ids) - {tenant.tenant_id for tenant in tenants}:
             self._snapshot.drop_tenant(gone)
         self._snapshot.put_tenants(tenants, whole=False)
+        if self._on_tenants is not None:
+            self._on_tenants()
 
     async def _load_all(self, connection: queries.Connection) -> None:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -215,6 +221,8 @@ class CatalogFeed:
         self._snapshot.put_tenants(tenants, whole=True)
         self._snapshot.put_projects(*projects)
         self._take_fleet(fleet)
+        if self._on_tenants is not None:
+            self._on_tenants()
         self._snapshot.loaded_ms = self._clock.now_ms()
         self._loaded.set()
 

@@ -35,6 +35,10 @@ class RejectReason(StrEnum):
     REQUESTS_PER_MINUTE = "requests_per_minute"
     TOKENS_PER_MINUTE = "tokens_per_minute"
     TOO_MANY_CONCURRENT = "too_many_concurrent"
+    OUTPUT_LIMIT = "output_limit"
+    TASK_INVALID = "task_invalid"
+    TASK_CLOSED = "task_closed"
+    TASK_UNAVAILABLE = "task_unavailable"
     QUEUE_FULL = "queue_full"
     NO_HEALTHY_BACKEND = "no_healthy_backend"
     JOURNAL_UNWRITABLE = "journal_unwritable"
@@ -82,6 +86,8 @@ class Rejected(SteelyardError):
         self.observed = observed
         self.retry_after_s = retry_after_s
         self.retryable = retry_after_s is not None
+        self.headers: list[tuple[bytes, bytes]] = []
+        """More headers of the answer, such as where rates stand."""
 
 
 class EngineError(SteelyardError):

@@ -6,6 +6,7 @@ import hashlib
 
 from app.catalog.snapshot import Key, Model, Snapshot
 from app.core.errors import Rejected, RejectReason
+from app.core.ids import TenantId
 from app.gateway.model import Headers, Principal
 
 INFERENCE = "inference"
@@ -39,7 +40,7 @@ def authorize(key: Key, snapshot: Snapshot, *, now_ms: int, scope: str = INFEREN
         raise Rejected(RejectReason.KEY_EXPIRED, "The API key has expired.", status=401)
     tenant = snapshot.tenant(key.tenant_id)
     if tenant is None or tenant.status != "active":
-        raise Rejected(RejectReason.TENANT_SUSPENDED, "The tenant of this key is not active.", status=403)
+        raise suspended()
     if snapshot.is_archived(key.project_id):
         raise Rejected(RejectReason.PROJECT_ARCHIVED, "The project of this key is archived.", status=403)
     if scope not in key.scopes:
@@ -47,6 +48,17 @@ def authorize(key: Key, snapshot: Snapshot, *, now_ms: int, scope: str = INFEREN
             RejectReason.SCOPE_MISSING, f"The API key lacks the scope `{scope}`.", status=403, limit=scope
         )
     return Principal(key, tenant)
+
+
+def suspended() -> Rejected:
+    """The refusal of a tenant that is suspended or closed."""
+    return Rejected(RejectReason.TENANT_SUSPENDED, "The tenant of this key is not active.", status=403)
+
+
+def is_cut(tenant_id: TenantId, snapshot: Snapshot) -> bool:
+    """True if what runs of a tenant ends now, since it was suspended and is not to finish."""
+    tenant = snapshot.tenant(tenant_id)
+    return tenant is not None and tenant.status != "active" and tenant.on_suspend == "cut"
 
 
 def choose_model(name: str, principal: Principal, *, snapshot: Snapshot) -> Model:

@@ -33,7 +33,10 @@ _TYPES = {
     RejectReason.QUEUE_FULL: "rate_limit_exceeded",
 }
 _SERVER, _CLIENT = "server_error", "invalid_request_error"
-_SHOWN_FACTS = ("available", "needed", "currency")
+_SHOWN_FACTS = (
+    *("scope", "window", "unit", "allowance_id", "model_id", "resets_at"),
+    *("available", "needed", "currency"),
+)
 MAX_ENGINE_MESSAGE = 2000
 REFUSED_BY_REQUEST = frozenset((400, 408, 409, 413, 415, 422, 429))
 """Statuses by which an engine means the request. Another 4xx means how the engine is set up: that is ours."""
@@ -62,6 +65,12 @@ def error_body(
     return {"error": body}
 
 
+def kept_facts(refusal: Rejected) -> dict[str, str] | None:
+    """What is recorded of a refusal beside limit and observed: what the caller was shown, as texts."""
+    facts = {name: str(refusal.facts[name]) for name in _SHOWN_FACTS if name in refusal.facts}
+    return facts or None
+
+
 def error_json(error: SteelyardError, request_id: RequestId, *, billed_tokens: int | None = None) -> bytes:
     return msgspec.json.encode(error_body(error, request_id, billed_tokens=billed_tokens))
 
@@ -88,11 +97,18 @@ def usage_json(report: Report) -> dict[str, Any]:
 
 
 def error_headers(error: SteelyardError) -> Headers:
-    """Retry-After in whole seconds where waiting helps, Allow where the method was wrong."""
+    """Retry-After in whole seconds where waiting helps, Allow where the method was wrong.
+
+    `x-should-retry` tells OpenAI's SDKs not to try again by themselves what their status would have them.
+    """
     headers: Headers = []
     retry_after_s = error.retry_after_s if isinstance(error, Rejected) else error.facts.get("retry_after_s")
     if retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after_s))))
+    if error.facts.get("should_retry") is False:
+        headers.append((b"x-should-retry", b"false"))
+    if isinstance(error, Rejected):
+        headers += error.headers
     if "allow" in error.facts:
         headers.append((b"allow", str(error.facts["allow"]).encode()))
     return headers

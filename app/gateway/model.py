@@ -9,6 +9,7 @@ import msgspec
 
 from app.catalog.snapshot import Key, Model, Tenant
 from app.core.ids import RequestId
+from app.gateway.terms import Drawn
 from billing.journal.model import Admitted
 from billing.quota.lease import Hold
 
@@ -74,7 +75,8 @@ class Ask(msgspec.Struct, frozen=True):
 class Admission(msgspec.Struct, frozen=True):
     """An admitted request: its journal record, its hold, and the limits it runs under.
 
-    max_tokens: for each choice, as the engine is told.
+    max_tokens: for each choice, as the engine is told.   rates: of its hold, what is consumed as it goes.
+    headers: that its answer has, whatever it will be.
     """
 
     record: Admitted
@@ -83,6 +85,8 @@ class Admission(msgspec.Struct, frozen=True):
     principal: Principal
     model: Model
     max_tokens: int
+    rates: tuple[Drawn, ...] = ()
+    headers: Headers = []
 
     @property
     def request_id(self) -> RequestId:

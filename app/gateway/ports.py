@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from app.catalog.snapshot import Model
 from app.core.errors import EngineError, Rejected
 from app.core.ids import AllowanceId
+from app.gateway.model import Ask
 from billing.journal.model import Record, Settled
 from billing.quota.lease import Hold
 from billing.quota.leases import Release
@@ -20,14 +22,22 @@ class Leases(Protocol):
     """The process' own leases: admission from memory."""
 
     def admit(self, needs: Sequence[Need]) -> Hold | None: ...
+    def consume(self, hold: Hold, allowance_id: AllowanceId, *, total: int) -> None: ...
     def settle(self, hold: Hold, used: Mapping[AllowanceId, int]) -> Release: ...
     def withdraw(self, hold: Hold) -> None: ...
+    def standing(self, allowance_id: AllowanceId) -> tuple[int, int] | None: ...
 
 
 class Borrower(Protocol):
     """The way to the authority when the leases don't cover a need."""
 
     async def ask(self, needs: Sequence[Need]) -> Hold | Denied: ...
+
+
+class ExactCounter(Protocol):
+    """Counts a request's input exactly, where somebody can."""
+
+    async def count(self, ask: Ask, model: Model) -> int | None: ...
 
 
 class Journal(Protocol):

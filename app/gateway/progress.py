@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from app.catalog.snapshot import Snapshot
 from app.core.clock import Clock
 from app.core.errors import Rejected, RejectReason
+from app.gateway import auth
 from app.gateway.ports import Journal
 from app.gateway.relay import Relay
 from billing.journal.model import Progress
@@ -55,6 +57,12 @@ class Running:
         """End what still runs, because the process does: told to the client, settled, not billed."""
         for relay in tuple(self._relays):
             relay.abort(shutting_down())
+
+    def cut_suspended(self, snapshot: Snapshot) -> None:
+        """End what runs of suspended tenants that are to be cut: told to the client, settled, not billed."""
+        for relay in tuple(self._relays):
+            if auth.is_cut(relay.tenant_id, snapshot):
+                relay.abort(auth.suspended())
 
     async def _write_on(self) -> None:
         while True:

@@ -15,6 +15,7 @@ import asyncio
 import logging
 
 from app.core.errors import EngineError, Rejected, SteelyardError, StreamBroken
+from app.core.ids import TenantId
 from app.gateway.answer import MAX_ANSWER_BYTES, Answer, read_answer, rename_members
 from app.gateway.dialect import PLAIN, Dialect, dialect_of
 from app.gateway.event_stream import EventStream
@@ -72,12 +73,18 @@ class Relay:
     def ended(self) -> bool:
         return self._ended
 
+    @property
+    def tenant_id(self) -> TenantId:
+        return self._admission.record.tenant_id
+
     def reading(self) -> Reading | None:
-        """Where the answer stands, for the journal's progress row; None before an engine answers."""
+        """Where the answer stands, for the journal's progress row, and for rates; None before it begins."""
         if self._backend is None or self._ended:
             return None
         report = self._stream.report() if self._stream else None
         converted = convert(report, convention=self._dialect.convention) if report else None
+        if converted is not None and self._admission.rates:
+            self._settlement.consume(converted.usage)
         return Reading(
             self._admission.request_id,
             self._backend.backend_id,
@@ -174,7 +181,7 @@ class Relay:
             dialect=self._dialect,
             rename=rename_members(backend.served_model, ask.model),
         )
-        self.outbox.start(200, [*_STREAM_HEADERS, self._id_header()])
+        self.outbox.start(200, [*_STREAM_HEADERS, *self._own_headers()])
 
     def _take(self, data: bytes) -> None:
         if self._ttft_ms is None:
@@ -334,11 +341,12 @@ class Relay:
         if told.answer is not None:
             status, headers = told.answer
             length = (b"content-length", b"%d" % len(told.body))
-            self.outbox.start(status, [*headers, length, self._id_header()])
+            self.outbox.start(status, [*headers, length, *self._own_headers()])
         self.outbox.finish(told.body)
 
-    def _id_header(self) -> tuple[bytes, bytes]:
-        return (b"x-request-id", self._admission.request_id.encode())
+    def _own_headers(self) -> Headers:
+        admission = self._admission
+        return [(b"x-request-id", admission.request_id.encode()), *admission.headers]
 
     def _cancel(self) -> None:
         if self._dispatch is not None:

@@ -18,7 +18,7 @@ from app.gateway import auth, edge
 from app.gateway.access_log import AccessLog
 from app.gateway.admission import AdmissionDesk
 from app.gateway.body import parse
-from app.gateway.errors import error_headers, error_json
+from app.gateway.errors import error_headers, error_json, kept_facts
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.model import Admission, Endpoint, Receive, Send
 from app.gateway.models_route import answer_read
@@ -28,6 +28,7 @@ from app.gateway.protocol import EXTENSION, GatewayProtocol
 from app.gateway.relay import Relay
 from app.gateway.schedule import ScheduleDesk
 from app.gateway.settle import SettleDesk
+from app.gateway.tasks import TaskDesk
 from billing.journal.model import Refused
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Gateway:
         self,
         *,
         snapshot: Snapshot,
+        tasks: TaskDesk,
         admission: AdmissionDesk,
         schedule: ScheduleDesk,
         settle: SettleDesk,
@@ -53,6 +55,7 @@ class Gateway:
     ) -> None:
         self.draining = False
         self._snapshot = snapshot
+        self._tasks = tasks
         self._admission = admission
         self._schedule = schedule
         self._settle = settle
@@ -98,8 +101,9 @@ class Gateway:
         model = auth.choose_model(ask.model, principal, snapshot=self._snapshot)
         if self.draining:
             raise shutting_down()
+        task = await self._tasks.find(visit.headers, principal)
         admission = await self._admission.admit(
-            ask, request_id=visit.request_id, principal=principal, model=model
+            ask, request_id=visit.request_id, principal=principal, model=model, task=task
         )
         visit.relayed = True
         await self._relay(visit, admission)
@@ -112,6 +116,9 @@ class Gateway:
         try:
             if visit.connection.lost:  # while the balance was asked for
                 relay.gone()
+            elif auth.is_cut(relay.tenant_id, self._snapshot):
+                relay.abort(auth.suspended())
+                await relay.outbox.pump(visit.send)
             else:
                 self._start(relay, admission)
                 await relay.outbox.pump(visit.send)
@@ -152,6 +159,8 @@ class Gateway:
             limit=refusal.limit,
             observed=refusal.observed,
             retry_after_s=refusal.retry_after_s,
+            allowance_id=refusal.facts.get("allowance_id"),
+            facts=kept_facts(refusal),
         )
         self._journal.append(record)
         self._access_log.refused(record)

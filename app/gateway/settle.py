@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from app.core.clock import Clock
-from app.core.ids import BackendId
+from app.core.ids import AllowanceId, BackendId
 from app.gateway.access_log import AccessLog
 from app.gateway.dialect import Dialect
 from app.gateway.metrics import GatewayMetrics
@@ -21,12 +21,14 @@ from billing.journal.model import Settled, Used
 from billing.metering.convert import Report
 from billing.metering.model import Outcome, Usage, UsageSource
 from billing.metering.policy import billed
+from billing.metering.uses import used_of
 from billing.metering.weigh import UNTOUCHED, Weighed, weigh, weigh_counted
 from billing.rating.model import cost
 from scheduler.model import Attempt, AttemptOutcome
 
 log = logging.getLogger(__name__)
 
+_WORKED = frozenset((Outcome.COMPLETED, Outcome.CLIENT_CANCELLED, Outcome.TIMED_OUT))
 OnDurable = Callable[[Settled | None], None]
 """Called with the record that is on the disk, or None if it could not get there."""
 
@@ -146,6 +148,23 @@ class Settlement:
             bound=self.bound,
         )
 
+    def consume(self, usage: Usage) -> None:
+        """Tell the rates what the request has consumed by now."""
+        desk, hold = self._desk, self.admission.hold
+        for each in self.admission.rates if not self.settled else ():
+            desk.leases.consume(hold, each.allowance_id, total=used_of(each.what, usage, cost_picos=0))
+
+    def _rates_taken(self, ending: Ending, weighed: Weighed) -> dict[AllowanceId, int]:
+        """What a request took of its rates, whether billed or not: they protect what engines can do.
+
+        What nobody counted of an answer is taken to be all that it could be; what our side broke, as much
+        as was heard of it.
+        """
+        usage = weighed.usage
+        if weighed.unknown_bound is not None and ending.outcome in _WORKED:
+            usage = weighed.unknown_bound
+        return {each.allowance_id: used_of(each.what, usage, cost_picos=0) for each in self.admission.rates}
+
     def can_count(self, dialect: Dialect, *, engine_lives: bool) -> bool:
         """True if a tokenizer could count what the engine does not report."""
         return self._desk.counter.can_count(self.admission, dialect, engine_lives=engine_lives)
@@ -165,9 +184,21 @@ class Settlement:
         desk, admission = self._desk, self.admission
         charged = billed(ending.outcome, weighed.source, weighed.usage, bound=self.bound)
         cost_picos = cost(charged, admission.record.rates)
-        release = desk.leases.settle(
-            admission.hold, {held.allowance_id: cost_picos for held in admission.record.holds}
+        used = tuple(
+            [
+                Used(
+                    held.allowance_id,
+                    held.amount,
+                    used_of(held.what, charged, cost_picos=cost_picos),
+                    held.what,
+                )
+                for held in admission.record.holds
+            ]
         )
+        taken = {each.allowance_id: each.used for each in used}
+        if admission.rates:
+            taken |= self._rates_taken(ending, weighed)
+        release = desk.leases.settle(admission.hold, taken)
         now_ms = desk.clock.now_ms()
         settled = Settled(
             request_id=admission.request_id,
@@ -178,7 +209,7 @@ class Settlement:
             billed=charged,
             unknown_bound=weighed.unknown_bound,
             cost_picos=cost_picos,
-            used=tuple(Used(held.allowance_id, held.amount, cost_picos) for held in admission.record.holds),
+            used=used,
             backend_id=ending.backend_id,
             status=ending.status,
             error_code=ending.error_code,

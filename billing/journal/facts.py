@@ -120,7 +120,7 @@ class Facts:
                 return f"{used.allowance_id} is no allowance of the tenant"
             if limited.what != used.what or used.what not in COUNTED or limited.window in _UNSETTLED:
                 return f"{used.allowance_id} counts {limited.what} by {limited.window}, not {used.what}"
-            if used.used != used_of(used.what, settled.billed, settled.cost_picos):
+            if used.used != used_of(used.what, settled.billed, cost_picos=settled.cost_picos):
                 return f"what {used.allowance_id} is charged is not what was used of it"
         return None
 

@@ -206,7 +206,7 @@ class Joiner:
             unknown_bound=unknown if source is UsageSource.UNKNOWN else None,
             cost_picos=price,
             used=tuple(
-                Used(held.allowance_id, held.amount, used_of(held.what, charged, price), held.what)
+                Used(held.allowance_id, held.amount, used_of(held.what, charged, cost_picos=price), held.what)
                 for held in admitted.holds
             ),
             backend_id=furthest.backend_id if furthest else None,

@@ -25,7 +25,7 @@ def undelivered(settled: Settled) -> Settled:
         billed=NOTHING,
         cost_picos=0,
         used=tuple(
-            Used(used.allowance_id, used.held, used_of(used.what, NOTHING, 0), used.what)
+            Used(used.allowance_id, used.held, used_of(used.what, NOTHING, cost_picos=0), used.what)
             for used in settled.used
         ),
         flags=(*settled.flags, "not_delivered"),

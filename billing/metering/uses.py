@@ -23,14 +23,14 @@ PER_REQUEST: Mapping[str, tuple[int, int]] = MappingProxyType({"requests": (1, 1
 """(needed, used) of whatever each request needs the same of."""
 
 
-def needed_of(what: str, bound: Usage, cost_picos: int) -> int:
+def needed_of(what: str, bound: Usage, *, cost_picos: int) -> int:
     """The most that a request can use.   bound: input and output.   cost_picos: of that bound."""
     if what in PER_REQUEST:
         return PER_REQUEST[what][0]
-    return _amount(what, bound, cost_picos)
+    return _amount(what, bound, cost_picos=cost_picos)
 
 
-def used_of(what: str, billed: Usage, cost_picos: int) -> int:
+def used_of(what: str, billed: Usage, *, cost_picos: int) -> int:
     """What an ended request used: at most what it needed, if it was billed within its bound.
 
     Raises ValueError if nobody knows how to count it.
@@ -39,10 +39,10 @@ def used_of(what: str, billed: Usage, cost_picos: int) -> int:
         return cost_picos
     if what in PER_REQUEST:
         return PER_REQUEST[what][1]
-    return _amount(what, billed, cost_picos)
+    return _amount(what, billed, cost_picos=cost_picos)
 
 
-def _amount(what: str, usage: Usage, cost_picos: int) -> int:
+def _amount(what: str, usage: Usage, *, cost_picos: int) -> int:
     match what:
         case "picos":
             return cost_picos

@@ -74,6 +74,7 @@ task = Table(
     Column("tenant_id", Text, ForeignKey("tenant.id"), nullable=False),
     Column("project_id", Text, ForeignKey("project.id"), nullable=False),
     Column("name", Text, nullable=False),
+    Column("declared", PicosType),
     Column("budget", PicosType),
     Column("spent_before", PicosType, nullable=False, server_default="0"),
     Column(

@@ -11,12 +11,14 @@ depends_on = None
 
 UP = """
 -- A piece of work of a client, named by it: its requests have one bill and, if it says so, one budget.
+-- declared: the budget that its first request told; budget: what it is now.
 -- spent_before: what it had cost when it was given a budget; the allowance's limit is budget - spent_before.
 CREATE TABLE task (
   id text COLLATE "C" PRIMARY KEY,
   tenant_id text COLLATE "C" NOT NULL REFERENCES tenant,
   project_id text COLLATE "C" NOT NULL REFERENCES project,
   name text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+  declared picos CHECK (declared >= 0),
   budget picos CHECK (budget >= 0),
   spent_before picos NOT NULL DEFAULT 0 CHECK (spent_before >= 0),
   allowance_id text COLLATE "C" UNIQUE REFERENCES allowance DEFERRABLE INITIALLY DEFERRED,
@@ -35,24 +37,24 @@ CREATE TRIGGER tell AFTER UPDATE ON task FOR EACH ROW EXECUTE FUNCTION notify_ch
 -- whoever comes second, at once or later, gets what the first one made.
 CREATE FUNCTION quota_open_task(
   p_id text, p_tenant text, p_project text, p_key text, p_name text, p_budget numeric, p_allowance text
-) RETURNS TABLE (id text, allowance_id text, budget text, status text) LANGUAGE plpgsql AS $$
+) RETURNS TABLE (id text, allowance_id text, declared text, budget text, status text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_allowance text := CASE WHEN p_budget IS NOT NULL THEN p_allowance END;
 BEGIN
-  RETURN QUERY SELECT t.id, t.allowance_id, t.budget::text, t.status FROM task t
+  RETURN QUERY SELECT t.id, t.allowance_id, t.declared::text, t.budget::text, t.status FROM task t
     WHERE t.project_id = p_project AND t.name = p_name;
   IF FOUND THEN
     RETURN;
   END IF;
-  INSERT INTO task (id, tenant_id, project_id, name, budget, allowance_id, created_by_key)
-  VALUES (p_id, p_tenant, p_project, p_name, p_budget, v_allowance, p_key)
+  INSERT INTO task (id, tenant_id, project_id, name, declared, budget, allowance_id, created_by_key)
+  VALUES (p_id, p_tenant, p_project, p_name, p_budget, p_budget, v_allowance, p_key)
   ON CONFLICT (project_id, name) DO NOTHING;
   IF FOUND AND v_allowance IS NOT NULL THEN
     INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, what, window_kind, limit_amount)
     VALUES (v_allowance, p_tenant, 'task', p_id, 'picos', 'balance', p_budget);
   END IF;
-  RETURN QUERY SELECT t.id, t.allowance_id, t.budget::text, t.status FROM task t
+  RETURN QUERY SELECT t.id, t.allowance_id, t.declared::text, t.budget::text, t.status FROM task t
     WHERE t.project_id = p_project AND t.name = p_name;
 END $$;
 

@@ -166,8 +166,24 @@ async def test_a_key_without_its_scope_is_a_permission_error(database: Database,
         await _until_raised(client, openai.PermissionDeniedError)
 
 
-async def test_an_empty_wallet_is_a_402_that_names_the_quota(database: Database, tmp_path: Path) -> None:
-    async with open_house(database, tmp_path, balance=0) as house, _client(house) as client:
+async def test_an_empty_wallet_is_told_the_quota_and_not_retried(database: Database, tmp_path: Path) -> None:
+    async with open_house(database, tmp_path, balance=0) as house:
+        url = f"http://127.0.0.1:{house.port}/v1"
+        async with AsyncOpenAI(base_url=url, api_key=house.seeded.secret, max_retries=3) as client:
+            with pytest.raises(openai.RateLimitError) as raised:
+                await client.chat.completions.create(model=MODEL, messages=_MESSAGES)
+        await house.until_refused("balance_too_low")
+        assert len(house.refused()) == 1
+    assert (raised.value.type, raised.value.code) == ("insufficient_quota", "balance_too_low")
+
+
+async def test_an_empty_wallet_is_a_402_where_the_operator_prefers_it(
+    database: Database, tmp_path: Path
+) -> None:
+    async with (
+        open_house(database, tmp_path, balance=0, money_refusal_status=402) as house,
+        _client(house) as client,
+    ):
         with pytest.raises(openai.APIStatusError) as raised:
             await client.chat.completions.create(model=MODEL, messages=_MESSAGES)
     assert raised.value.status_code == 402

@@ -31,7 +31,7 @@ class Buyer:
 
         async def look() -> Received | None:
             [one] = await self.load().burst(1, max_tokens=max_tokens, kind=kind)
-            return one if one.status == 402 else None
+            return one if one.status == 429 else None
 
         refused = await until(look)
         assert refused.error is not None

@@ -59,8 +59,8 @@ async def test_a_wallet_for_some_requests_admits_exactly_those_and_again_after_a
         was = stack.kill("gateway-1")
         await stack.back("gateway-1", was=was)
         await _fills(buyer)
-    assert {one.status for one in load.received if one.status != 200} <= {402, None}
-    assert all(_lacked(one) for one in load.received if one.status == 402)
+    assert {one.status for one in load.received if one.status != 200} <= {429, None}
+    assert all(_lacked(one) for one in load.received if one.status == 429)
     await assert_books_are_true(stack, load.received)
 
 
@@ -71,7 +71,7 @@ async def test_a_wallet_is_used_up_to_the_last_request_that_it_covers(buyer: Buy
     asked_before = await _asks(stack)
     load = buyer.load()
     await asyncio.gather(*(_drain(load) for _ in range(4)))
-    assert all(_lacked(one) for one in load.received if one.status == 402)
+    assert all(_lacked(one) for one in load.received if one.status == 429)
     books = await assert_books_are_true(stack, load.received)
     assert 0 <= await buyer.posted() < needed
     mine = [event for event in books.events.values() if event["tenant_id"] == buyer.tenant_id]
@@ -83,7 +83,7 @@ async def _drain(load: Load) -> None:
     """Buy until the wallet is told to be empty for good."""
     while True:
         [one] = await load.burst(1, max_tokens=SHORT)
-        if one.status == 402 and one.error is not None and "retry_after_s" not in one.error:
+        if one.status == 429 and one.error is not None and "retry_after_s" not in one.error:
             return
 
 

@@ -52,9 +52,9 @@ async def test_fifty_at_once_at_two_processes_never_pass_a_balance_for_ten(
         (wallet,) = await rows(database, "SELECT limit_amount, spent FROM allowance")
         (events,) = await rows(database, "SELECT sum(cost) AS cost FROM usage_event")
     assert 0 < running <= _COVERED
-    assert sorted(answer.status_code for answer in answers) == [200] * running + [402] * (_ASKED - running)
+    assert sorted(answer.status_code for answer in answers) == [200] * running + [429] * (_ASKED - running)
     assert wallet["spent"] == events["cost"] <= balance
-    told = [answer.json()["error"] for answer in answers if answer.status_code == 402]
+    told = [answer.json()["error"] for answer in answers if answer.status_code == 429]
     assert all(parse_picos(error["available"]) < parse_picos(error["needed"]) for error in told)
 
 
@@ -69,14 +69,14 @@ async def test_a_request_without_a_limit_holds_the_models_default_and_leaves_the
         assert [admitted.output_bound for admitted in house.admitted()] == [64, 64]
         assert sum(admitted.holds[0].amount for admitted in house.admitted()) <= 10**9
         greedy = await house.client.post(_CHAT, json={**body, "max_tokens": 1024})
-        assert greedy.status_code == 402, "as much output as the model can make is not covered"
+        assert greedy.status_code == 429, "as much output as the model can make is not covered"
 
 
 async def test_a_prompt_is_held_for_before_an_engine_sees_it(database: Database, tmp_path: Path) -> None:
     async with open_house(database, tmp_path, balance=10**9) as house:
         short = await house.client.post(_CHAT, json=chat(max_tokens=1))
         long = await house.client.post(_CHAT, json=chat("long " * 700, max_tokens=1))
-        assert (short.status_code, long.status_code) == (200, 402)
+        assert (short.status_code, long.status_code) == (200, 429)
         assert len(house.engine.stats.requests) == 1
 
 
@@ -87,7 +87,7 @@ async def test_a_balance_that_is_used_up_is_a_hard_limit(database: Database, tmp
         while not statuses or statuses[-1] == 200:
             statuses.append((await house.client.post(_CHAT, json=chat(max_tokens=64))).status_code)
         spent = sum(settled.cost_picos for settled in house.settled())
-    assert statuses[-1] == 402
+    assert statuses[-1] == 429
     assert 0 < spent <= balance
 
 
@@ -114,7 +114,7 @@ async def test_what_requests_held_comes_back_however_they_ended(database: Databa
 
 
 @pytest.mark.parametrize(
-    ("start", "before", "change", "after"), [(0, 402, 10**12, 200), (10**12, 200, 0, 402)]
+    ("start", "before", "change", "after"), [(0, 429, 10**12, 200), (10**12, 200, 0, 429)]
 )
 async def test_a_changed_balance_counts_at_every_process(
     database: Database, tmp_path: Path, start: int, before: int, change: int, after: int

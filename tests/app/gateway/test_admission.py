@@ -87,12 +87,12 @@ async def test_a_new_key_works_within_a_second(database: Database, tmp_path: Pat
         assert (await house.client.get("/v1/models")).json()["data"] == []
 
 
-async def test_a_request_that_the_wallet_does_not_cover_is_a_402_that_says_why(
+async def test_a_request_that_the_wallet_does_not_cover_is_a_429_that_says_why(
     database: Database, tmp_path: Path
 ) -> None:
     async with open_house(database, tmp_path, balance=300_000_000) as house:
         first = await house.client.post(_CHAT, json=chat(max_tokens=1))
-        assert first.status_code == 402
+        assert first.status_code == 429
         error = first.json()["error"]
         assert (error["type"], error["code"]) == ("insufficient_quota", "balance_too_low")
         assert error["currency"] == "USD"
@@ -104,7 +104,7 @@ async def test_a_request_that_the_wallet_does_not_cover_is_a_402_that_says_why(
 
 async def test_a_grant_lets_the_next_request_in(database: Database, tmp_path: Path) -> None:
     async with open_house(database, tmp_path, balance=0) as house:
-        assert (await house.client.post(_CHAT, json=chat())).status_code == 402
+        assert (await house.client.post(_CHAT, json=chat())).status_code == 429
         await execute(database, "UPDATE allowance SET limit_amount = 1000000000000")
         await _until(house, _is(200))
 
@@ -117,7 +117,7 @@ async def test_money_is_spent_to_the_last_request_that_fits_and_no_further(
         answers = await asyncio.gather(*(house.client.post(_CHAT, json=chat()) for _ in range(40)))
         statuses = {answer.status_code for answer in answers}
         admitted = house.admitted()
-        assert statuses == {200, 402}
+        assert statuses == {200, 429}
         assert all(one.holds[0].amount <= balance for one in admitted)
         spent = sum(settled.cost_picos for settled in house.settled())
         assert 0 < spent <= balance
@@ -135,7 +135,7 @@ async def test_a_tenant_without_a_wallet_can_not_spend(database: Database, tmp_p
         )
         await execute(database, _NEW_KEY, ids.key_id(), tenant_id, project_id, _digest(secret), None)
         house.client.headers["authorization"] = f"Bearer {secret}"
-        answer = await _until(house, _is(402))
+        answer = await _until(house, _is(429))
         assert answer.json()["error"]["message"] == "The tenant has no wallet."
 
 

@@ -42,7 +42,7 @@ async def limited(shop: Shop, incarnation_id: IncarnationId) -> Admitted:
             await connection.execute(text(_NEW), {**named, "window": _WINDOWS.get(what, "day")})
             lent = "INSERT INTO lease (allowance_id, incarnation_id, granted) VALUES (:id, :to, 5000)"
             await connection.execute(text(lent), {"id": fresh, "to": incarnation_id})
-            holds.append(Held(fresh, needed_of(what, bounds, 0), what))
+            holds.append(Held(fresh, needed_of(what, bounds, cost_picos=0), what))
     return msgspec.structs.replace(admitted, holds=tuple(holds), task_id=ids.TaskId("tsk_one"))
 
 
@@ -50,7 +50,7 @@ def ended(admitted: Admitted, usage: Usage = USAGE) -> Settled:
     """Its honest end."""
     price = cost(usage, RATES)
     used = tuple(
-        Used(held.allowance_id, held.amount, used_of(held.what, usage, price), held.what)
+        Used(held.allowance_id, held.amount, used_of(held.what, usage, cost_picos=price), held.what)
         for held in admitted.holds
     )
     return settled(admitted, usage, used=used)

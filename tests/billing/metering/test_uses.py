@@ -29,19 +29,19 @@ BILLED = Usage(input=700, input_cached=200, input_cache_write=50, output=90, rea
     ],
 )
 def test_each_kind_counts_its_own_classes(what: str, used: int) -> None:
-    assert used_of(what, BILLED, 12_345) == used
+    assert used_of(what, BILLED, cost_picos=12_345) == used
 
 
 def test_a_request_that_is_not_billed_is_a_request_all_the_same() -> None:
-    assert {what: used_of(what, NOTHING, 0) for what in COUNTED if used_of(what, NOTHING, 0)} == {
-        "requests": 1
-    }
+    assert {
+        what: used_of(what, NOTHING, cost_picos=0) for what in COUNTED if used_of(what, NOTHING, cost_picos=0)
+    } == {"requests": 1}
 
 
 @pytest.mark.parametrize("what", ["max_output", "max_context", "minutes"])
 def test_what_is_no_allowance_is_never_counted_as_nothing(what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        used_of(what, BILLED, 1)
+        used_of(what, BILLED, cost_picos=1)
 
 
 @given(usage=_USAGES, bounded=_USAGES, rates=_RATES, what=st.sampled_from(COUNTED))
@@ -50,5 +50,7 @@ def test_nothing_billed_within_its_bound_uses_more_than_it_needed(
 ) -> None:
     most = Usage(input=bounded.input, output=bounded.output)
     billed = within(usage, most)
-    need = needed_of(what, most, bound(input_tokens=most.input, output_tokens=most.output, rates=rates))
-    assert 0 <= used_of(what, billed, cost(billed, rates)) <= need
+    need = needed_of(
+        what, most, cost_picos=bound(input_tokens=most.input, output_tokens=most.output, rates=rates)
+    )
+    assert 0 <= used_of(what, billed, cost_picos=cost(billed, rates)) <= need
