@@ -37,6 +37,7 @@ class Purse:
     moves: list[Move]
     grants: dict[GrantId, Grant]
     _limit_change: int = field(default=0)
+    _applied: int = field(default=0)
 
     @classmethod
     async def hold(cls, connection: AsyncConnection, held: Wallet, *, at: datetime) -> Purse:
@@ -75,6 +76,7 @@ class Purse:
         lent = burn([], grants={}, spent=self.burned.spent + self.story.outstanding, after=self.burned)
         amount = min(lent.left_of(grant.id), max(self.available, 0))
         if amount:
+            await self._apply()  # what has just started can be taken again
             number = 1 + sum(
                 move.kind is MoveKind.EXPIRED and move.grant_id == grant.id for move in self.moves
             )
@@ -116,7 +118,10 @@ class Purse:
 
     async def release(self) -> None:
         """Change the allowance's limit by all moves. The last step."""
-        if self._limit_change:
-            await authority.change_limit(
-                self.connection, self.story.wallet.allowance_id, by=self._limit_change
-            )
+        await self._apply()
+
+    async def _apply(self) -> None:
+        """Change the limit by the moves since the last time."""
+        change, self._applied = self._limit_change - self._applied, self._limit_change
+        if change:
+            await authority.change_limit(self.connection, self.story.wallet.allowance_id, by=change)

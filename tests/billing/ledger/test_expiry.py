@@ -124,6 +124,17 @@ async def test_a_second_turn_does_nothing_more(shop: Shop) -> None:
     assert await turn(shop, NOON + 2 * DAY) == Turned()
 
 
+async def test_a_grant_that_started_and_ended_since_the_last_turn_may_be_more_than_the_wallet_has(
+    shop: Shop,
+) -> None:
+    await give(shop, 3 * DEPOSIT, starts_at=NOON + HOUR, expires_at=NOON + DAY)
+    await give(shop, 50, reference="later", starts_at=NOON + HOUR)
+    assert await turn(shop, NOON + 2 * DAY) == Turned(started=2, expired=3 * DEPOSIT, ended=1)
+    assert (await shop.balance()).available == DEPOSIT + 50
+    assert not await due(shop, NOON + 2 * DAY)
+    await assert_books_are_one(shop)
+
+
 async def test_many_turns_at_once_are_one(shop: Shop) -> None:
     await give(shop, 50, reference="a", starts_at=NOON + HOUR)
     await give(shop, 60, reference="b", expires_at=NOON + HOUR)
