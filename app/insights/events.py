@@ -85,7 +85,7 @@ class DayHead(NamedTuple):
 
 
 async def read_on(
-    connection: AsyncConnection, only: EventFilter, progress: Progress, *, limit: int
+    connection: AsyncConnection, only: EventFilter, *, progress: Progress, limit: int
 ) -> tuple[list[Told], Progress]:
     """At most `limit` lines more, and how far that is; fewer, even none, do not mean the end: `is_end` does.
 

@@ -114,7 +114,9 @@ async def download_events(
     )
     after = place_of(asked.after, tenant_id=tenant_id)
     # The first lines are read within the call, so that what goes wrong at once has its error status.
-    first = await events.read_on(call.connection, only, Progress(after), limit=min(_BATCH, asked.limit))
+    first = await events.read_on(
+        call.connection, only, progress=Progress(after), limit=min(_BATCH, asked.limit)
+    )
     engine: AsyncEngine = request.app.state.edge.engine
     return StreamingResponse(stream_page(engine, only, first=first, limit=asked.limit), media_type=NDJSON)
 
@@ -158,7 +160,7 @@ async def stream_page(
         async with engine.connect() as connection:
             # Of a full page, one line more tells whether another page follows.
             wanted = min(_BATCH, limit - sent) or 1
-            batch, further = await events.read_on(connection, only, progress, limit=wanted)
+            batch, further = await events.read_on(connection, only, progress=progress, limit=wanted)
         if sent == limit:
             progress = progress._replace(is_end=further.is_end and not batch)
             break

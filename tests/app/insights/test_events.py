@@ -135,7 +135,7 @@ async def rare_page(
     """A page of at most two lines, or of two windows, and its end."""
     engine = traffic.world.engine
     async with engine.connect() as connection:
-        first = await read_on(connection, only, Progress(after), limit=2)
+        first = await read_on(connection, only, progress=Progress(after), limit=2)
     page = usage_events.stream_page(engine, only, first=first, limit=2, most_windows=2)
     *lines, end = b"".join([piece async for piece in page]).splitlines()
     return lines, [json.loads(end)]
