@@ -69,9 +69,9 @@ class Desk:
     async def age(self, allowance: AllowanceId, *, seconds: float) -> None:
         """As if so much time had gone by since a rate and its leases were last looked at."""
         gone = timedelta(seconds=seconds)
-        await self.as_owner("UPDATE allowance SET level_at = level_at - $2 WHERE id = $1", allowance, gone)
+        await self.as_owner("UPDATE allowance SET level_at = level_at - $2::interval WHERE id = $1", allowance, gone)
         await self.as_owner(
-            "UPDATE lease SET heard_at = heard_at - $2 WHERE allowance_id = $1", allowance, gone
+            "UPDATE lease SET heard_at = heard_at - $2::interval WHERE allowance_id = $1", allowance, gone
         )
 
     async def incarnation(self) -> IncarnationId:
