@@ -97,6 +97,9 @@ class Settings(BaseSettings):
     settle_interval_s: float = Field(
         0.1, gt=0, description="Time between two looks of the settler at the journals."
     )
+    settle_processes: int = Field(
+        2, ge=1, le=16, description="Processes that settle this machine's journals, each a share of them."
+    )
     reconcile_lag_s: float = Field(
         1800.0,
         ge=0,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from billing.journal.posting import Posted
+from billing.journal.standing import Standing
 
 _PREFIX = "steelyard_settler_"
 
@@ -14,6 +17,8 @@ class SettlerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._taken_over: dict[str, float] = {}
         self.posted = self._counter("posted", "Usage events posted.")
         self.repeats = self._counter("repeats", "Settlements met again that changed nothing.")
         self.refusals = self._counter("refusals", "Refused requests posted.")
@@ -40,12 +45,31 @@ class SettlerMetrics:
         self.parked.inc(posted.parked)
         self.overruns.inc(1 if posted.unleased else 0)
 
+    def counts(self) -> dict[str, float]:
+        """Where the counters stand."""
+        return {name: next(iter(each.collect())).samples[0].value for name, each in self._counters.items()}
+
+    def take_over(self, counts: Mapping[str, float]) -> None:
+        """Count what others counted since they last told.   counts: theirs, from their start on."""
+        for name, count in counts.items():
+            known = self._taken_over.get(name, 0)
+            if count > known:
+                self._counters[name].inc(count - known)
+                self._taken_over[name] = count
+
+    def show(self, standing: Standing) -> None:
+        """Tell how many journals there are."""
+        self.journals.set(standing.journals)
+        self.stopped.set(len(standing.stopped))
+        self.unfreed.set(standing.unfreed)
+
     def render(self) -> bytes:
         """The Prometheus text of all."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str) -> Counter:
-        return Counter(_PREFIX + name, help_text, registry=self.registry)
+        self._counters[name] = Counter(_PREFIX + name, help_text, registry=self.registry)
+        return self._counters[name]
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(_PREFIX + name, help_text, registry=self.registry)

@@ -16,6 +16,7 @@ from billing.journal import burial, damages, hole, lock, parking
 from billing.journal.course import Course, Desk, Punch, RunBlocking
 from billing.journal.failures import words
 from billing.journal.metrics import SettlerMetrics
+from billing.journal.standing import Alone, Company, Standing, together
 from billing.journal.tables import journal_position
 from billing.journal.tail import JournalTail, State, remove_closed
 from billing.quota import authority
@@ -32,7 +33,10 @@ _LEFTOVER_S = 60.0
 
 
 class Settler:
-    """Posts the journals of one folder. One per folder at a time: its process holds a lock."""
+    """Posts its share of the journals of one folder: all of them, unless it has company.
+
+    One company per folder at a time: its processes hold a lock.
+    """
 
     def __init__(
         self,
@@ -43,18 +47,20 @@ class Settler:
         batch: int = BATCH,
         punch: Punch = hole.punch,
         run_blocking: RunBlocking = asyncio.to_thread,
+        company: Company | None = None,
     ) -> None:
         self.metrics = SettlerMetrics()
         self.failure: str | None = None
         self._engine = engine
         self._folder = folder
         self._clock = clock
+        self._company = Alone() if company is None else company
         self._desk = Desk(engine, clock, self.metrics, batch, punch, run_blocking)
         self._courses: dict[Path, Course] = {}
         self._displaced: list[Course] = []
         self._next_census = clock.monotonic()
         self._leftovers: dict[Path, float] = {}
-        self.metrics.lag_s.set_function(lambda: self._lag_ms() / 1000)
+        self.metrics.lag_s.set_function(lambda: self._overall().lag_ms(clock.now_ms()) / 1000)
 
     async def look(self) -> int:
         """Look at every journal once and post what is there; returns how many events were posted.
@@ -64,7 +70,7 @@ class Settler:
         """
         events = 0
         failures: list[Exception] = []
-        paths = await self._desk.run_blocking(self._list)
+        paths = self._company.share(await self._desk.run_blocking(self._list))
         self._displaced += await self._desk.run_blocking(self._take_displaced)
         displaced = {course.tail.path for course in self._displaced}
         places: list[Path | Course] = [*self._displaced, *(path for path in paths if path not in displaced)]
@@ -98,15 +104,25 @@ class Settler:
             except TimeoutError:
                 continue
 
+    def standing(self) -> Standing:
+        """Where it stands itself."""
+        courses = self._all()
+        return Standing(
+            oldest_ms=min((at for course in courses if (at := course.oldest_ms) is not None), default=None),
+            journals=len(courses),
+            stopped={
+                course.incarnation_id: course.tail.stopped_because
+                for course in courses
+                if course.tail.state is State.STOPPED
+            },
+            unfreed=sum(not course.can_free for course in courses),
+            failure=self.failure,
+            counts=self.metrics.counts(),
+        )
+
     def health(self) -> tuple[bool, dict[str, Any]]:
-        """(ready, facts) for the probe."""
-        stopped = {
-            course.incarnation_id: course.tail.stopped_because
-            for course in self._all()
-            if course.tail.state is State.STOPPED
-        }
-        facts = {"lag_ms": self._lag_ms(), "journals": len(self._all()), "stopped_journals": stopped}
-        return self.failure is None, {**facts, "failure": self.failure}
+        """(ready, facts) for the probe, of the whole company."""
+        return self._overall().health(self._clock.now_ms())
 
     def close(self) -> None:
         """Let go of all files; nothing is lost, a later settler reads them again."""
@@ -191,10 +207,8 @@ class Settler:
 
     async def _take_census(self) -> None:
         """Tell how many journals there are; now and then, count what must not be there."""
-        states = [course.tail.state for course in self._all()]
-        self.metrics.journals.set(len(states))
-        self.metrics.stopped.set(states.count(State.STOPPED))
-        self.metrics.unfreed.set(sum(not course.can_free for course in self._all()))
+        self.metrics.take_over(together(self._company.standings()).counts)
+        self.metrics.show(self._overall())
         if self._clock.monotonic() < self._next_census:
             return
         self._next_census = self._clock.monotonic() + _CENSUS_S
@@ -203,6 +217,5 @@ class Settler:
             self.metrics.damages_open.set(await damages.count(connection))
             self.metrics.uncovered.set(await authority.uncovered(connection))
 
-    def _lag_ms(self) -> int:
-        oldest = [at for course in self._all() if (at := course.oldest_ms) is not None]
-        return max(0, self._clock.now_ms() - min(oldest)) if oldest else 0
+    def _overall(self) -> Standing:
+        return together([self.standing(), *self._company.standings()])

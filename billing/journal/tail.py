@@ -12,6 +12,7 @@ A file that is shorter than what is known of it was cut by somebody: that is a d
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -245,8 +246,11 @@ class JournalTail:
 
 
 def remove_closed(folder: Path, *, before_ms: int) -> int:
-    """Remove journals that were archived before a time; returns how many."""
-    old = [path for path in folder.glob(f"closed/*{lock.SUFFIX}") if path.stat().st_mtime < before_ms // 1000]
-    for path in old:
-        path.unlink()
-    return len(old)
+    """Remove journals that were archived before a time; returns how many. Others may do the same."""
+    removed = 0
+    for path in folder.glob(f"closed/*{lock.SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before_ms // 1000:
+                path.unlink()
+                removed += 1
+    return removed
