@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench import machine
-from bench.simulated import simulate_many
+from bench.simulated import points_of, simulate_many
 from tests.faults.finding import Wrong
 from tests.faults.rounds import ROUNDS, Played, plan, under_fire
 from tests.faults.stack import Stack, running_stack
@@ -50,6 +50,8 @@ SEEN = (
 )
 MUST_BE_ZERO = tuple(wrong.value for wrong in Wrong)
 SIMULATED = range(1, 1 + (40 if QUICK else 2000))
+EVERY = 40 if QUICK else 1
+"""Which points of death are played: each so-manieth of a kind."""
 HUNTS = 40 if QUICK else 80
 """Most simulated runs for each mutant, of seeds with which the sound product has passed."""
 CONSOLE = Console(stderr=True, width=None if sys.stderr.isatty() else 150)
@@ -115,16 +117,27 @@ def show(result: dict[str, Any]) -> None:
 def simulate(progress: Progress, ground: Ground) -> dict[str, Any]:
     """The sum of the simulated runs."""
     task = progress.add_task("simulated runs", total=len(SIMULATED))
-    total = asyncio.run(simulate_many(SIMULATED, ground=ground, on_run=lambda: progress.advance(task)))
-    for seed, found in sorted(total.failed.items()):
+    total = simulate_many(
+        [str(seed) for seed in SIMULATED], ground=ground, on_run=lambda: progress.advance(task)
+    )
+    for seed, found in total.failed.items():
         CONSOLE.print(
             f"seed {seed}: {found}\n  python -m tests.simulation --seed {seed} --trace", style="red"
         )
-    return {
-        "seeds": [SIMULATED.start, SIMULATED.stop - 1],
-        **total.numbers,
-        "failed": {str(seed): found for seed, found in sorted(total.failed.items())},
-    }
+    return {"seeds": [SIMULATED.start, SIMULATED.stop - 1], **total.numbers, "failed": total.failed}
+
+
+def die_everywhere(progress: Progress, ground: Ground) -> dict[str, Any]:
+    """The sum of the small runs in which somebody dies, once at every point."""
+    points, chosen = points_of(ground, every=EVERY)
+    task = progress.add_task("points of death", total=len(chosen))
+    names = [str(point) for point in chosen]
+    total = simulate_many(names, ground=ground, on_run=lambda: progress.advance(task))
+    for name, found in total.failed.items():
+        CONSOLE.print(
+            f"point {name}: {found}\n  python -m tests.simulation --point {name} --trace", style="red"
+        )
+    return {"points": points, **total.numbers, "failed": total.failed}
 
 
 def hunt(progress: Progress, ground: Ground, *, passed: Container[int]) -> list[dict[str, Any]]:
@@ -151,6 +164,7 @@ def main() -> None:
         show(real)
         with open_ground() as ground:
             simulated = simulate(progress, ground)
+            everywhere = die_everywhere(progress, ground)
             passed = {seed for seed in SIMULATED if str(seed) not in simulated["failed"]}
             mutants = hunt(progress, ground, passed=passed)
     result = {
@@ -161,13 +175,16 @@ def main() -> None:
         "machine": before,
         "real": real,
         "simulated": simulated,
+        "points": everywhere,
         "mutants": mutants,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "faults.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(path)
-    wrong = any(real["total"][name] for name in MUST_BE_ZERO) or bool(simulated["failed"])
+    wrong = any(real["total"][name] for name in MUST_BE_ZERO) or bool(
+        simulated["failed"] or everywhere["failed"]
+    )
     sys.exit(wrong or not all(mutant["caught_by"] for mutant in mutants))
 
 

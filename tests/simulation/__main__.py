@@ -1,24 +1,28 @@
-"""`python -m tests.simulation`: many seeds with a bar and a sum, or one seed again with its trace.
+"""`python -m tests.simulation`: many seeds, or every point of death of small runs; or one of them again.
 
-Exits with 1 if any run broke a law. A failing seed is printed with the command that repeats it.
+Exits with 1 if any run broke a law. A failing one is printed with the command that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.arena import Arena
-from tests.simulation.outcome import ZEROS, Outcome, total
-from tests.simulation.run import open_arena, simulate
+from tests.mutation.ground import Ground, open_ground
+from tests.simulation.jobs import Ran, run_all
+from tests.simulation.outcome import ZEROS, Sum
+from tests.simulation.points import Point, choose, count, kinds, play
+from tests.simulation.run import arena_on, simulate
 
 _MOST_FAILURES = 20
 """After so many it is plain that something is wrong."""
@@ -30,10 +34,14 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")  # killed settlers return no connection to their pool
     asked = _arguments()
-    with open_arena() as arena:
-        if asked.seed is not None:
-            return _again(arena, asked.seed, trace=asked.trace)
-        return _many(arena, range(asked.first_seed, asked.first_seed + asked.runs), as_json=asked.json)
+    with open_ground() as ground:
+        if asked.seed is not None or asked.point is not None:
+            return _again(ground, asked)
+        if asked.enumerate:
+            tasks = _points(ground, every=asked.every)
+        else:
+            tasks = [str(seed) for seed in range(asked.first_seed, asked.first_seed + asked.runs)]
+        return _many(ground, tasks, asked=asked)
 
 
 def _fix_hashes() -> None:
@@ -50,54 +58,72 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=200, help="how many seeds")
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--enumerate", action="store_true", help="instead of seeds: every point of death")
+    parser.add_argument("--every", type=int, default=1, help="with --enumerate: each so-manieth of a kind")
+    parser.add_argument("--jobs", type=int, default=1, help="how many runs at once")
     parser.add_argument("--seed", type=int, help="one seed alone")
-    parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
+    parser.add_argument("--point", type=Point.parse, help="one point of death alone, as it was printed")
+    parser.add_argument("--trace", action="store_true", help="with --seed or --point: print all that happens")
     parser.add_argument("--json", action="store_true", help="print the sum as JSON")
     return parser.parse_args()
 
 
-def _again(arena: Arena, seed: int, *, trace: bool) -> int:
-    outcome = simulate(seed, database=arena, show=print if trace else None)
-    _print_sum(outcome)
+def _again(ground: Ground, asked: argparse.Namespace) -> int:
+    show = print if asked.trace else None
+    with arena_on(ground.server(), template=ground.template) as arena:
+        if asked.point is not None:
+            outcome = play(asked.point, database=arena, show=show)
+        else:
+            outcome = simulate(asked.seed, database=arena, show=show)
+    _print_sum(outcome.numbers(), outcome.findings)
     print(f"trace {outcome.digest}")
     return 0 if outcome.ok else 1
 
 
-def _many(arena: Arena, seeds: range, *, as_json: bool) -> int:
-    sum_, started = total(), time.monotonic()
+def _points(ground: Ground, *, every: int) -> list[str]:
+    """The points of death; raises SystemExit if the runs break a law without any."""
+    with arena_on(ground.server(), template=ground.template) as arena:
+        points, sum_ = count(arena)
+    if not sum_.ok:
+        raise SystemExit(str(sum_.failed))
+    Console(stderr=True).print(f"{len(points)} points: {kinds(points)}", markup=False, highlight=False)
+    return [str(point) for point in choose(points, every=every)]
+
+
+def _many(ground: Ground, tasks: Sequence[str], *, asked: argparse.Namespace) -> int:
+    sum_, started = Sum(), time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("runs", total=len(seeds))
-        for seed in seeds:
-            outcome = simulate(seed, database=arena)
-            sum_.add(outcome)
-            if not outcome.ok:
-                _print_failure(progress, outcome)
+        bar = progress.add_task("deaths" if asked.enumerate else "runs", total=len(tasks))
+
+        def on_ran(ran: Ran) -> bool:
+            sum_.add(ran.task, ran.numbers, ran.findings)
+            if ran.findings:
+                _print_failure(progress, ran)
             progress.advance(bar)
-            if len(sum_.failed_seeds) >= _MOST_FAILURES:
-                break
-    if as_json:
-        seconds = round(time.monotonic() - started, 1)
-        told = {"seconds": seconds, "failed_seeds": sum_.failed_seeds, "findings": sum_.findings[:50]}
-        print(json.dumps(sum_.numbers() | told))
+            return len(sum_.failed) >= _MOST_FAILURES
+
+        asyncio.run(run_all(tasks, ground=ground, jobs=asked.jobs, on_ran=on_ran))
+    seconds = round(time.monotonic() - started, 1)
+    if asked.json:
+        print(json.dumps({**sum_.numbers, "seconds": seconds, "failed": sum_.failed}))
     else:
-        _print_sum(sum_)
-        print(f"{sum_.runs} runs in {time.monotonic() - started:.0f} s")
-    return 0 if sum_.ok else 1
+        _print_sum(sum_.numbers, [])
+        print(f"{sum_.numbers['runs']} runs in {seconds:.0f} s")
+    return 1 if sum_.failed else 0
 
 
-def _print_failure(progress: Progress, outcome: Outcome) -> None:
-    progress.console.print(f"seed {outcome.seed} broke a law:", markup=False)
-    for finding in outcome.findings[:10]:
-        progress.console.print(f"  {finding}", markup=False)
-    progress.console.print(f"  again: python -m tests.simulation --seed {outcome.seed} --trace", markup=False)
+def _print_failure(progress: Progress, ran: Ran) -> None:
+    words = f"{ran.task} broke a law:", *(f"  {finding}" for finding in ran.findings), f"  again: {ran.again}"
+    for line in words:
+        progress.console.print(line, markup=False, highlight=False)
 
 
-def _print_sum(outcome: Outcome) -> None:
-    for name, number in outcome.numbers().items():
+def _print_sum(numbers: dict[str, int], findings: Sequence[str]) -> None:
+    for name, number in numbers.items():
         mark = "" if name not in ZEROS else "  ✓" if not number else "  ✗"
         print(f"{name:>22} {number:>9,}{mark}")
-    for finding in outcome.findings[:20]:
+    for finding in findings[:20]:
         print(f"  {finding}")
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 _EPOCH_MS = 1_796_083_190_000
 """2026-11-30 23:59:50 UTC: ten seconds before a day, a month and a billing period end."""
@@ -82,6 +82,7 @@ class Arena:
         self._clock_us = 0
         self._script: list[str] = []
         self._engines: dict[str, AsyncEngine] = {}
+        self._reader = create_async_engine(app_url.replace("://", "+asyncpg://", 1), pool_size=1)
         self._dials: dict[str, Callable[[], Awaitable[Any]]] = {}
         self._root: Any = self.do(asyncpg.connect(superuser_url))
         self._prepare()
@@ -170,6 +171,14 @@ class Arena:
         rows: list[Any] = self.do(self._root.fetch(query, *arguments))
         return rows
 
+    def read(self, act: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+        """Look at the database as the application does, in a transaction that leaves nothing behind."""
+        self.do(self._read(act))
+
+    async def _read(self, act: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+        async with self._reader.connect() as connection:
+            await act(connection)
+
     def execute(self, script: str, *arguments: Any) -> None:
         self.do(self._root.execute(script, *arguments))
 
@@ -200,6 +209,7 @@ class Arena:
         return self._engines[name]
 
     def close(self) -> None:
+        self.do(self._reader.dispose())
         for connection in (*self._idle, self._root):
             connection.terminate()
         self._loop.run_until_complete(asyncio.sleep(0))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
 from app.core.clock import from_ms
-from app.core.ids import ModelId, PriceBookId, TenantId, WalletId
+from app.core.ids import ModelId, PriceBookId, RequestId, TenantId, WalletId
+from billing.ledger import corrections
 from billing.ledger import service as ledger
+from billing.ledger.grants import AT_ONCE
+from billing.ledger.model import BilledTokens, Terms
 from billing.metering.model import Meter
 from billing.pricing import service as pricing
 from billing.pricing.model import Price
@@ -42,10 +47,12 @@ class Payer:
 class Catalogue:
     """The rows of a run, and the operations on them."""
 
-    def __init__(self, plan: Plan, arena: Arena) -> None:
+    def __init__(self, plan: Plan, arena: Arena, *, now: Callable[[], datetime]) -> None:
         self._plan = plan
         self._arena = arena
+        self._now = now
         self._changes = 0
+        self.corrected: dict[str, int] = {}
         self.payers: list[Payer] = []
         self.model_id = ModelId("")
         self.book_id = PriceBookId("")
@@ -130,19 +137,47 @@ class Catalogue:
         payer.most_credit = max(payer.most_credit, credit)
         await ledger.set_credit_limit(connection, payer.wallet_id, credit_limit=credit)
 
-    async def grant(self, connection: AsyncConnection, *, which: int, amount: int, reference: str) -> None:
+    async def grant(
+        self,
+        connection: AsyncConnection,
+        *,
+        which: int,
+        amount: int,
+        reference: str,
+        terms: Terms = AT_ONCE,
+    ) -> None:
         payer = self.payers[which % len(self.payers)]
         assert payer.wallet_id is not None
-        payer.granted[reference] = abs(amount)
+        payer.granted.pop(reference, None)  # one that has ended before a second try came is refused
         await ledger.grant(
             connection,
             wallet_id=payer.wallet_id,
             amount=abs(amount),
-            kind="purchased",
+            kind="purchased" if amount > 0 else "promo",
             reason="simulated",
             reference=reference,
             created_by="simulation",
+            terms=terms,
         )
+        payer.granted[reference] = abs(amount)
+
+    async def correct(
+        self, connection: AsyncConnection, *, request_id: str, charges: bool, reference: str
+    ) -> None:
+        """Charge a token more, or give a third of an event's cost back; refused if that is too much."""
+        query = text("SELECT cost FROM usage_event WHERE request_id = :id")
+        cost = int((await connection.execute(query, {"id": request_id})).scalar_one())
+        asked = corrections.Asked(
+            request_id=RequestId(request_id),
+            reason="simulated",
+            reference=reference,
+            created_by="simulation",
+            amount=None if charges else cost // 3 or 1,
+            tokens=BilledTokens(billed_output=int(charges)),
+        )
+        self.corrected.pop(reference, None)
+        made = await corrections.correct(connection, asked, now=self._now())
+        self.corrected[made.reference] = made.amount
 
     async def change_prices(self, connection: AsyncConnection, *, now_ms: int, in_ms: int) -> None:
         self._changes += 1

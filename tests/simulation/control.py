@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Operation = Callable[[AsyncConnection], Awaitable[None]]
 _RETRY_S = 0.2
-_UNREACHED = (DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+UNREACHED = (DBAPIError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class ControlHost(Host):
@@ -57,7 +57,7 @@ class ControlHost(Host):
             except SteelyardError as refusal:
                 self.world.trace.note(self.name, "refused", type(refusal).__name__)
                 self._queue.popleft()
-            except _UNREACHED as error:
+            except UNREACHED as error:
                 self.world.trace.note(self.name, "failed", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
             else:

@@ -1,7 +1,8 @@
 """The machine's disk: journals in a real folder; writes tear, syncs count, power fails.
 
 A killed process loses nothing that it wrote, a power cut takes what was not synced. Who synced how much
-is seen at the real calls: the writer's `sync`, and `fdatasync` within the settler's own reads.
+is seen at the real calls: the writer's `sync`, and `fdatasync` within the settler's own reads. Each call by
+which the product's own code changes the disk may be the one before which its process dies.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,10 +22,15 @@ from billing.journal.file import JournalFile
 from billing.journal.frames import unpack
 from billing.journal.sync import OnDurable, answer
 from billing.journal.tail import JournalTail
-from tests.simulation.loop import Process
+from tests.simulation.loop import Killed, Process, current_process
 from tests.simulation.trace import Trace
 
 _SYNC_S = 0.004
+_SYNCS = frozenset({os.fdatasync, os.fsync})
+_CHANGES = _SYNCS | {
+    os.open, os.write, os.ftruncate, os.rename, os.replace, os.unlink, os.mkdir, os.utime, fcntl.flock,
+}  # fmt: skip
+"""Calls to the kernel before each of which a process may die, where the product makes them itself."""
 
 
 class Disk:
@@ -48,12 +55,17 @@ class Disk:
         return take
 
     async def run_blocking(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """The settler's way to the disk: in place, and of a read of a journal it is seen what it synced."""
+        """The settler's way to the disk: in place, and of work on a journal it is seen what it synced."""
         loop: Any = asyncio.get_running_loop()
-        tail = getattr(work, "__self__", None)
-        if isinstance(tail, JournalTail) and work.__name__ == "read":
-            return await loop.run_in_place(self._read, tail)
-        return await loop.run_in_place(work, *args, **named)
+        whose = getattr(work, "__self__", None)
+        tail = getattr(whose, "tail", whose)
+        if isinstance(tail, JournalTail):
+            return await loop.run_in_place(self._on, tail, partial(work, *args, **named))
+        return await loop.run_in_place(self.change, partial(work, *args, **named))
+
+    def change(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns; its process may die before each of its calls that change the disk."""
+        return self._watched(work)[0]
 
     def let_go(self, process: Process) -> None:
         """The kernel closes the journal of a dead gateway: its lock is free."""
@@ -87,13 +99,51 @@ class Disk:
         for number in self._open_files():
             os.close(number)
 
-    def _read(self, tail: JournalTail) -> Any:
-        """Read, and see whether it synced."""
+    def _on(self, tail: JournalTail, work: Callable[[], Any]) -> Any:
+        """Do it, and see whether it synced the journal."""
         size = tail.path.stat().st_size if tail.path.exists() else 0
-        frames, synced = _watched(tail.read)
+        result, synced = self._watched(work)
         if synced:
             self.synced[tail.path] = max(self.synced.get(tail.path, 0), size)
-        return frames
+        return result
+
+    def _watched(self, work: Callable[[], Any]) -> tuple[Any, bool]:
+        """As `_watched`; a process that dies in it leaves the disk as it was in that moment."""
+        process = current_process()
+        left: list[dict[Path, bytes]] = []
+        durable = False
+
+        def before(call: object) -> None:
+            nonlocal durable
+            if call is os.rename and durable:  # a draft gets its name: what it has was synced
+                self.synced |= {path.with_suffix(""): path.stat().st_size for path in self._drafts()}
+            durable = (durable or call in _SYNCS) and call is not os.write
+            try:
+                process.moment("disk")
+            except Killed:
+                left.append(self._files())
+                raise
+
+        try:
+            return _watched(work, before=before)
+        except Killed:
+            for files in left:  # the dead's own `finally` cleans nothing up
+                self._put_back(files)
+            raise
+
+    def _drafts(self) -> Iterator[Path]:
+        return self.folder.glob("*.journal.new")
+
+    def _files(self) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+    def _put_back(self, files: dict[Path, bytes]) -> None:
+        now = self._files()
+        for path in now.keys() - files.keys():
+            path.unlink()
+        for path, data in files.items():
+            if now.get(path) != data:
+                path.write_bytes(data)
 
     def _open_files(self) -> set[int]:
         found = set()
@@ -121,7 +171,7 @@ class SimFile(JournalFile):
         self._process.moment("write")
         if self._disk.full:
             return self._write_some(pieces)
-        self._tear(b"".join(pieces))
+        self._tear(pieces)
         written = super().write(pieces)
         self._disk.trace.note(self._process.name, "wrote", written, sum(map(len, pieces)))
         self._process.moment("written")
@@ -143,18 +193,24 @@ class SimFile(JournalFile):
             self._disk.let_go(self._process)
             super().close()
 
-    def _tear(self, data: bytes) -> None:
+    def _tear(self, pieces: Sequence[bytes]) -> None:
         """The process may die within the write: a part of the bytes is in the file then."""
+        data = b"".join(pieces)
         size = os.fstat(self._descriptor).st_size
-        os.write(self._descriptor, data[: self._disk.rng.randrange(len(data))])
-        self._process.moment("torn")
-        os.ftruncate(self._descriptor, size)
+        parts = {"torn": self._disk.rng.randrange(len(data)), "torn_first": 1, "torn_last": len(data) - 1}
+        if len(pieces) > 1:
+            parts["torn_between"] = len(pieces[0])
+        for kind, part in parts.items():
+            os.write(self._descriptor, data[:part])
+            self._process.moment(kind)
+            os.ftruncate(self._descriptor, size)
 
     def _write_some(self, pieces: Sequence[bytes]) -> int:
         """As much as the disk still takes."""
         data = b"".join(pieces)
         done = os.write(self._descriptor, data[: self._disk.rng.randrange(len(data) or 1)])
         self._disk.trace.note(self._process.name, "disk-full", done, len(data))
+        self._process.moment("full")
         return self._cut(pieces, done, error=OSError(errno.ENOSPC, "No space left on device"))
 
 
@@ -196,18 +252,23 @@ class SimSyncer:
         answer([(each, durable) for each in group])
 
 
-def _watched(work: Callable[[], Any]) -> tuple[Any, bool]:
-    """What `work` returns, and whether it really asked the kernel to sync: nobody's word is taken for it."""
+def _watched(work: Callable[[], Any], *, before: Callable[[Any], object] = bool) -> tuple[Any, bool]:
+    """What `work` returns, and whether it really asked the kernel to sync: nobody's word is taken for it.
+
+    before: called with each call that is about to change the disk; what it raises ends the work there.
+    """
     synced = False
 
     def watch(_frame: Any, event: str, argument: Any) -> None:
         nonlocal synced
-        synced = synced or (event == "c_call" and argument in (os.fdatasync, os.fsync))
+        if event == "c_call" and argument in _CHANGES:
+            before(argument)
+            synced = synced or argument in _SYNCS
 
-    before = sys.getprofile()
+    outer = sys.getprofile()
     sys.setprofile(watch)
     try:
         result = work()
     finally:
-        sys.setprofile(before)
+        sys.setprofile(outer)
     return result, synced

@@ -67,7 +67,7 @@ def unrolled(world: World) -> list[str]:
     WITH e AS (SELECT tenant_id, date_bin('15 minutes', admitted_at, 'epoch') AS bucket,
         price_version_id AS v, usage_source AS s, count(*) AS n, {sums} FROM usage_event GROUP BY 1, 2, 3, 4),
       r AS (SELECT tenant_id, bucket, price_version_id AS v, usage_source AS s, sum(requests) AS n, {sums}
-        FROM usage_rollup GROUP BY 1, 2, 3, 4)
+        FROM usage_rollup WHERE usage_source <> 'correction' GROUP BY 1, 2, 3, 4)
     SELECT tenant_id, bucket FROM ((TABLE e EXCEPT TABLE r) UNION ALL (TABLE r EXCEPT TABLE e)) AS d
     """
     return [f"{row['tenant_id'][-6:]} at {row['bucket']}" for row in world.arena.fetch(query)]

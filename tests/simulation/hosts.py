@@ -41,6 +41,7 @@ from tests.simulation.client import Call, Connection
 from tests.simulation.disk import SimSyncer
 from tests.simulation.engine import ScriptedClient
 from tests.simulation.loop import Process, SimLoop
+from tests.simulation.refusals import Overheard
 from tests.simulation.wire import SimPool
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Host(ABC):
         self.world = world
         self.name = name
         self.process: Process | None = None
-        self._seen: Counter[str] = Counter()
+        self.moments: Counter[str] = Counter()
 
     @property
     def alive(self) -> bool:
@@ -83,7 +84,7 @@ class Host(ABC):
         """Start the process, unless it runs or its machine is to stay down."""
         if self.alive:
             return
-        process = self.process = Process(self.world.loop, self.name, seen=self._seen)
+        process = self.process = Process(self.world.loop, self.name, seen=self.moments)
         process.at_moment = self.world.reaper(self)
         process.on_death.append(lambda: self.world.buried(process))
         self.world.trace.note(self.name, "started")
@@ -127,14 +128,7 @@ class GatewayHost(Host):
         world, clock = self.world, self.world.clock
         incarnation_id = ids.incarnation_id()
         self.incarnation_id = incarnation_id
-        self.journal = JournalWriter.create(
-            world.disk.folder,
-            incarnation_id=incarnation_id,
-            clock=clock,
-            commit_ms=0,
-            open_file=world.disk.open_file(process),
-            open_syncer=lambda file: SimSyncer(file, process=process, rng=self._rng),
-        )
+        self.journal = world.disk.change(lambda: self._new_journal(process))
         pool: Any = SimPool(world.network, process)
         self.borrower = Borrower(
             pool,
@@ -152,6 +146,17 @@ class GatewayHost(Host):
         world.trace.note(self.name, "serves", incarnation_id[-6:])
         if self._stale:
             self._refresh(process)
+
+    def _new_journal(self, process: Process) -> JournalWriter:
+        disk = self.world.disk
+        return JournalWriter.create(
+            disk.folder,
+            incarnation_id=self.incarnation_id,
+            clock=self.world.clock,
+            commit_ms=0,
+            open_file=disk.open_file(process),
+            open_syncer=lambda file: SimSyncer(file, process=process, rng=self._rng),
+        )
 
     def serve(self, call: Call) -> Connection | None:
         """Take a call; None if nobody listens."""
@@ -212,7 +217,11 @@ class GatewayHost(Host):
         self.gateway = Gateway(
             snapshot=self.snapshot,
             admission=AdmissionDesk(
-                self.snapshot, leases=self.leases, borrower=self.borrower, journal=self.journal, clock=clock
+                self.snapshot,
+                leases=self.leases,
+                borrower=Overheard(self.borrower, world),
+                journal=self.journal,
+                clock=clock,
             ),
             schedule=ScheduleDesk(dispatcher, timeouts=_TIMEOUTS),
             settle=self.settle,

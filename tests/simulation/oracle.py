@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.books import prove_books
 from tests.simulation.client import Call
 from tests.simulation.engine import Work
 from tests.simulation.evidence import Evidence, billed_of, gather, rates_of, unrolled, usage_of
 from tests.simulation.outcome import Outcome
+from tests.simulation.refusals import weigh_refusals
+from tests.simulation.wallets import judge_wallets
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -41,6 +44,8 @@ def judge(world: World) -> Outcome:
         _judge_event(world, event, evidence=evidence, outcome=outcome)
     _judge_engines(world, evidence, outcome)
     _judge_books(world, evidence, outcome)
+    prove_books(world, outcome)
+    weigh_refusals(world, evidence, outcome)
     return outcome
 
 
@@ -214,21 +219,6 @@ def _judge_books(world: World, evidence: Evidence, outcome: Outcome) -> None:
                 outcome.found(count, str(row[0]))
     for words in unrolled(world):
         outcome.found("mismatched_picos", f"the roll-ups of {words} are not the sum of their events")
-    for payer in world.catalogue.payers:
-        balance = _ledger_balance(world, payer.tenant_id)
-        cost = sum(
-            int(event["cost"]) for event in evidence.events.values() if event["tenant_id"] == payer.tenant_id
-        )
-        granted = sum(payer.granted.values())
-        if balance != granted - cost:
-            outcome.found("mismatched_picos", f"a wallet holds {balance}: granted {granted}, used {cost}")
-        if balance < -payer.most_credit:
-            outcome.found("negative_balances", f"a wallet holds {balance}, its credit is {payer.most_credit}")
+    judge_wallets(world, evidence, outcome)
     if any(world.disk.folder.glob("quarantine/*")):
         outcome.found("other", "a journal is in quarantine")
-
-
-def _ledger_balance(world: World, tenant_id: str) -> int:
-    query = """SELECT coalesce(sum(e.amount), 0)::text FROM ledger_entry e JOIN ledger_account a
-      ON a.id = e.account_id WHERE a.tenant_id = $1 AND a.kind = 'wallet'"""
-    return int(world.arena.fetch(query, tenant_id)[0][0])

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 ZEROS = (
     "duplicated", "missing", "mismatched_tokens", "mismatched_picos", "negative_balances", "holds_left_open",
-    "over_limit", "other",
+    "over_limit", "refused_while_available", "gaps", "unlike_rebuilt", "chain_flaws", "other",
 )  # fmt: skip
 """What must be nothing."""
 
 
 @dataclass
 class Outcome:
-    """Counts over the requests of one run, or of many.
+    """Counts over the requests of one run.
 
     requests: calls made.   delivered_to_the_end: good answers whose last byte the client has.
     settled: usage events.   lost: those of them whose process died.
     duplicated: settled, charged or admitted twice.
     missing: delivered, recorded or worked on, but without an event.   mismatched_tokens, mismatched_picos:
     events, balances, sums that tell another number than the engine, the journal or the price.
-    over_limit: moments at which more was committed and held than allowed.   other: whatever else broke.
+    corrected, expired: corrections of events; grants of which nothing remains after their end.
+    sealed: lines in the tenants' chains.   weighed: refusals of which is known what was left.
+    over_limit: moments at which more was committed and held than allowed.
+    refused_while_available: of those weighed, refused though what was really uncommitted covered them.
+    gaps, unlike_rebuilt, chain_flaws: what reconciliation, rebuilt projections and the chains' reader find.
+    other: whatever else broke.
     """
 
     seed: int = 0
@@ -32,6 +38,10 @@ class Outcome:
     settled: int = 0
     lost: int = 0
     refused: int = 0
+    corrected: int = 0
+    expired: int = 0
+    sealed: int = 0
+    weighed: int = 0
     duplicated: int = 0
     missing: int = 0
     mismatched_tokens: int = 0
@@ -39,6 +49,10 @@ class Outcome:
     negative_balances: int = 0
     holds_left_open: int = 0
     over_limit: int = 0
+    refused_while_available: int = 0
+    gaps: int = 0
+    unlike_rebuilt: int = 0
+    chain_flaws: int = 0
     other: int = 0
     findings: list[str] = field(default_factory=list)
 
@@ -46,22 +60,10 @@ class Outcome:
     def ok(self) -> bool:
         return not any(getattr(self, name) for name in ZEROS)
 
-    @property
-    def failed_seeds(self) -> list[int]:
-        """The seeds of a sum that were not well, as its findings tell."""
-        return sorted({int(finding.split(":", 1)[0]) for finding in self.findings})
-
     def found(self, count: str, words: str) -> None:
         """Count something that must not be."""
         setattr(self, count, getattr(self, count) + 1)
         self.findings.append(words)
-
-    def add(self, other: Outcome) -> None:
-        """Add another run's numbers; its findings are named by its seed."""
-        for each in fields(self):
-            if each.name not in ("seed", "digest", "findings"):
-                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-        self.findings += [f"{other.seed}: {finding}" for finding in other.findings]
 
     def numbers(self) -> dict[str, int]:
         """The counts by name."""
@@ -69,6 +71,20 @@ class Outcome:
         return {name: getattr(self, name) for name in names}
 
 
-def total() -> Outcome:
-    """A sum to which runs are added."""
-    return Outcome(runs=0)
+@dataclass
+class Sum:
+    """Many runs.   failed: by the seed or point of a run, the first thing that was wrong."""
+
+    numbers: dict[str, int] = field(default_factory=lambda: Outcome(runs=0).numbers())
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, task: str, numbers: Mapping[str, int], findings: Sequence[str]) -> None:
+        """Add a run's numbers."""
+        for name, number in numbers.items():
+            self.numbers[name] += number
+        if findings:
+            self.failed[task] = findings[0]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not any(self.numbers[name] for name in ZEROS)

@@ -44,7 +44,10 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run.   calm: nothing dies and nothing goes wrong.   ends: how each gateway ends, by name of way."""
+    """One run.   calm: nothing goes wrong at engines.   ends: how each gateway ends, by name of way.
+
+    delivers: what somebody sent before its death arrives for certain.
+    """
 
     seed: int
     calm: bool
@@ -57,6 +60,7 @@ class Plan:
     ends: tuple[str, ...]
     slow: float
     span_s: float
+    delivers: bool = False
 
 
 def plan_of(seed: int) -> Plan:
@@ -74,7 +78,10 @@ def plan_of(seed: int) -> Plan:
         credits=tuple(int(TYPICAL_HOLD * rng.choice((0.8, 1.7, 3, 6, 500))) for _ in range(tenants)),
         calls=tuple(_calls(rng, gateways=gateways, tenants=tenants, span_s=span_s)),
         deaths=() if calm else tuple(_deaths(rng, gateways=gateways)),
-        troubles=() if calm else tuple(_troubles(rng, span_s=span_s, tenants=tenants)),
+        troubles=(
+            *(() if calm else _troubles(rng, span_s=span_s, tenants=tenants)),
+            *_business(Random(f"business:{seed}"), span_s=span_s, tenants=tenants),
+        ),
         ends=tuple(rng.choice(("stop", "kill")) for _ in range(gateways)),
         slow=0.0 if calm else rng.choice((0.0, 0.0, 0.02, 0.15)),
         span_s=span_s,
@@ -110,8 +117,20 @@ def _calls(rng: Random, *, gateways: int, tenants: int, span_s: float) -> Iterat
         )
 
 
+def _business(rng: Random, *, span_s: float, tenants: int) -> Iterator[Trouble]:
+    """What happens on any day: grants that start later and end soon, corrections of what was posted."""
+    for _ in range(rng.choice((0, 1, 2, 3))):
+        yield Trouble(
+            at_s=rng.random() * span_s,
+            what=rng.choice(("dated_grant", "dated_grant", "correction")),
+            lasts_s=rng.choice((0.4, 1.5, 6.0)),
+            amount=rng.choice((-1, 1)) * rng.choice((1, 3)) * TYPICAL_HOLD // 2,
+            which=rng.randrange(12 * tenants),
+        )
+
+
 def _deaths(rng: Random, *, gateways: int) -> Iterator[Death]:
-    names = [*(f"gateway-{n}" for n in range(gateways)), "settler", "settler", "control"]
+    names = [*(f"gateway-{n}" for n in range(gateways)), "settler", "settler", "control", "worker"]
     power = rng.random() < 0.3
     for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
         kind, most = rng.choice(_MOMENTS)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.stack.postgres import SUPERUSER, Postgres
+from app.stack.postgres import SUPERUSER
 from tests.database import Server
 from tests.simulation.arena import Arena
 from tests.simulation.oracle import judge
@@ -24,11 +24,16 @@ _CLEAN_EVERY = 50
 
 
 def simulate(
-    seed: int, *, database: Arena, plan: Plan | None = None, show: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    database: Arena,
+    plan: Plan | None = None,
+    show: Callable[[str], None] | None = None,
+    on_end: Callable[[World], object] = bool,
 ) -> Outcome:
     """The outcome of a seed: the same numbers, the same trace, whenever and wherever it runs.
 
-    plan: instead of the seed's own.   show: gets each line of the trace.
+    plan: instead of the seed's own.   show: gets each line of the trace.   on_end: looks at the world.
     """
     if not database.runs:
         database.runs = 1
@@ -43,26 +48,11 @@ def simulate(
     world = World(plan or plan_of(seed), database, folder=folder, show=show)
     try:
         world.run()
+        on_end(world)
         return judge(world)
     finally:
         world.close()
         gc.enable()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def open_arena() -> Iterator[Arena]:
-    """A database of its own for many runs, gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="sy-arena-"))
-    folder.chmod(0o711)
-    postgres = Postgres(folder / "postgres", durable=False)
-    try:
-        postgres.start()
-        server = Server(postgres)
-        with arena_on(server, template=server.make_template()) as arena:
-            yield arena
-    finally:
-        postgres.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

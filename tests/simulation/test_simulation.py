@@ -9,7 +9,7 @@ import pytest
 
 from tests.database import Server
 from tests.simulation.arena import Arena
-from tests.simulation.outcome import ZEROS, total
+from tests.simulation.outcome import ZEROS, Sum
 from tests.simulation.plan import Death, plan_of
 from tests.simulation.run import arena_on, simulate
 
@@ -26,13 +26,14 @@ def arena(database_server: Server, _template: str) -> Iterator[Arena]:
 
 @pytest.mark.timeout(300)
 def test_no_law_breaks_whatever_dies(arena: Arena) -> None:
-    sum_ = total()
+    sum_ = Sum()
     for seed in _SEEDS:
-        sum_.add(simulate(seed, database=arena))
-    again = "".join(f"\npython -m tests.simulation --seed {seed} --trace" for seed in sum_.failed_seeds)
-    assert sum_.ok, "\n".join(sum_.findings[:30]) + again
-    assert sum_.delivered_to_the_end
-    assert sum_.deaths
+        outcome = simulate(seed, database=arena)
+        sum_.add(str(seed), outcome.numbers(), outcome.findings)
+    again = "".join(f"\npython -m tests.simulation --seed {seed} --trace" for seed in sum_.failed)
+    assert sum_.ok, f"{sum_.failed}{again}"
+    assert sum_.numbers["delivered_to_the_end"]
+    assert sum_.numbers["deaths"]
 
 
 def test_a_seed_is_the_same_run_each_time(arena: Arena) -> None:
@@ -58,6 +59,6 @@ def test_a_settler_may_die_in_the_middle_of_a_transaction(arena: Arena, number: 
 
 
 def test_every_count_of_what_must_not_be_is_compared() -> None:
-    numbers = total().numbers()
+    numbers = Sum().numbers
     assert set(ZEROS) <= numbers.keys()
     assert not any(numbers.values())

@@ -6,6 +6,8 @@ import shutil
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
+from app.core.clock import from_ms
+from billing.ledger.model import Terms
 from tests.simulation.plan import Trouble
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ class Troubles:
     def __init__(self, world: World) -> None:
         self._world = world
         self._over = False
+        self._put_off: list[Trouble] = []
 
     def schedule(self) -> None:
         for trouble in self._world.plan.troubles:
@@ -33,6 +36,12 @@ class Troubles:
         world.network.slow = 0.0
         world.disk.full = False
         world.restart(world.settler)
+
+    def make_up_for(self) -> None:
+        """Correct what was not there to be corrected."""
+        put_off, self._put_off = self._put_off, []
+        for trouble in put_off:
+            self._correction(trouble)
 
     def _begin(self, trouble: Trouble) -> None:
         if not self._over:
@@ -82,6 +91,36 @@ class Troubles:
         reference = f"at {trouble.at_s}"
         self._operate(
             self._world.catalogue.grant, which=trouble.which, amount=trouble.amount, reference=reference
+        )
+
+    def _dated_grant(self, trouble: Trouble) -> None:
+        """Some start later, some burn before others, all of them end soon."""
+        now_ms = self._world.clock.now_ms()
+        in_ms = 300 if trouble.which % 3 == 0 else 0
+        terms = Terms(
+            priority=50 if trouble.which % 2 else 100,
+            starts_at=from_ms(now_ms + in_ms) if in_ms else None,
+            expires_at=from_ms(now_ms + round(trouble.lasts_s * 1000)),
+        )
+        self._operate(
+            self._world.catalogue.grant,
+            which=trouble.which,
+            amount=trouble.amount,
+            reference=f"dated {trouble.at_s}",
+            terms=terms,
+        )
+
+    def _correction(self, trouble: Trouble) -> None:
+        """Of an event that there is by then, or else of one at the end."""
+        found = self._world.arena.fetch("SELECT request_id FROM usage_event WHERE cost > 0 ORDER BY 1")
+        if not found:
+            self._put_off.append(trouble)
+            return
+        self._operate(
+            self._world.catalogue.correct,
+            request_id=found[trouble.which % len(found)][0],
+            charges=trouble.amount < 0,
+            reference=f"correction {trouble.at_s}",
         )
 
     def _price(self, trouble: Trouble) -> None:

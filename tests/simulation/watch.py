@@ -19,6 +19,8 @@ class Watch:
         self.findings: list[str] = []
         self.over_limit = 0
         self.looks = 0
+        self.limits: dict[str, list[tuple[int, int]]] = {}
+        """By allowance, every limit that it had, and since when, in milliseconds of the run."""
 
     def look(self) -> None:
         """Pass on what was notified, and compare what is committed and lent with the limits."""
@@ -28,6 +30,9 @@ class Watch:
         for news in heard:
             world.tell(news)
         for standing in standings:
+            limits = self.limits.setdefault(standing.allowance_id, [])
+            if not limits or limits[-1][1] != standing.limit:
+                limits.append((round(world.loop.time() * 1000), standing.limit))
             self._check(standing, self._before.get(standing.allowance_id))
             self._before[standing.allowance_id] = standing
 

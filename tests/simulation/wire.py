@@ -33,6 +33,7 @@ class Network:
     """Between all processes and the database.
 
     away: nobody gets through.   slow: share of late answers.   over: the run has ended.
+    delivers: what a process sent before its death arrives, instead of half of it.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Network:
         self.on_change = on_change
         self.away = False
         self.slow = 0.0
+        self.delivers = False
         self.open: list[Wired] = []
         self.asked = 0
         self.over = False
@@ -143,7 +145,7 @@ class Wired:
     def _leave_behind(self, arrives: float, name: str, act: Callable[[], Any]) -> None:
         """A message that its sender will not hear of any more. It may still arrive."""
         network = self._network
-        if not network.over and network.rng.random() < 0.5:
+        if not network.over and (network.rng.random() < 0.5 or network.delivers):
             self._late += 1
             delay_s = max(arrives - network.loop.time(), 0)
             network.loop.world.post_later(delay_s, self._arrive, name, act)
@@ -170,6 +172,7 @@ class Wired:
         """The way to the server."""
         delay_s = self._network.latency()
         self._flight = (self._network.loop.time() + delay_s, name, act)
+        self.process.moment("sent")
         await asyncio.sleep(delay_s)
         self._flight = None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from app.core import ids
+from app.core.clock import from_ms
 from tests.simulation.arena import Arena
 from tests.simulation.catalogue import Catalogue
 from tests.simulation.client import Call
@@ -17,13 +18,16 @@ from tests.simulation.engine import Engines
 from tests.simulation.hosts import GatewayHost, Host, MachineClock, SettlerHost
 from tests.simulation.loop import Process, SimLoop, current_process
 from tests.simulation.plan import Plan
+from tests.simulation.refusals import Refused
 from tests.simulation.trace import Trace
 from tests.simulation.troubles import Troubles
 from tests.simulation.watch import Watch
 from tests.simulation.wire import Network, Wired
+from tests.simulation.worker import WorkerHost
 
 LIMIT_S = 400.0
 """Virtual time after which a run counts as stuck."""
+_POSTED = "SELECT incarnation_id, posted_offset FROM journal_position"
 _CALLS_S, _STOP_S, _SETTLE_S = 40.0, 30.0, 90.0
 
 
@@ -53,17 +57,24 @@ class World:
             on_change=self.watch.look,
         )
         self.network.slow = plan.slow
+        self.network.delivers = plan.delivers
         self.engines = Engines(self.loop, Random(f"{plan.seed}:engines"), self.trace, calm=plan.calm)
-        self.catalogue = Catalogue(plan, arena)
+        self.catalogue = Catalogue(plan, arena, now=lambda: from_ms(self.clock.now_ms()))
         self.gateways = [GatewayHost(self, f"gateway-{number}") for number in range(plan.gateways)]
         self.settler = SettlerHost(self, "settler", engine=arena.engine("settler", self._dial))
         self.control = ControlHost(self, "control", engine=arena.engine("control", self._dial))
+        self.worker = WorkerHost(self, "worker", engine=arena.engine("worker", self._dial))
         self.calls = [Call(number, wish) for number, wish in enumerate(plan.calls)]
         self.ending = False
         self.over = False
         self.deaths = 0
+        self.refused: list[Refused] = []
         self._deaths = {(death.who, death.kind, death.number): death for death in plan.deaths}
         self._ids = Random(f"{plan.seed}:ids")
+
+    @property
+    def _hosts(self) -> tuple[Host, ...]:
+        return *self.gateways, self.settler, self.control, self.worker
 
     @property
     def findings(self) -> list[str]:
@@ -87,6 +98,10 @@ class World:
             self.loop.bury()
         self.disk.close()
 
+    def moments(self) -> dict[str, dict[str, int]]:
+        """How often each kind of moment came, by process: at each of them it may be killed."""
+        return {host.name: dict(host.moments) for host in self._hosts}
+
     def reaper(self, host: Host) -> Callable[[str, int], None]:
         """Decides at each moment of a host's processes whether it is their last."""
 
@@ -108,9 +123,17 @@ class World:
             if each.process is not None:
                 each.process.kill()
         if power:
+            self._look_at_posted()
             self.disk.fail_power()
         for each in ends:
             self.loop.world.post_later(back_s, self.restart, each)
+
+    def _look_at_posted(self) -> None:
+        """Nothing is posted that a power cut could take back."""
+        for incarnation_id, posted in self.arena.fetch(_POSTED):
+            synced = self.disk.synced.get(self.disk.folder / f"{incarnation_id}.journal")
+            if synced is not None and posted > synced:
+                self.findings.append(f"posted up to {posted}, durable up to {synced}: {incarnation_id[-6:]}")
 
     def restart(self, host: Host) -> None:
         if not self.over and not (self.ending and host in self.gateways):
@@ -141,7 +164,7 @@ class World:
 
     async def _course(self) -> None:
         await self.control.do(self.catalogue.open_wallets)
-        for host in (*self.gateways, self.settler):
+        for host in (*self.gateways, self.settler, self.worker):
             host.start()
         await asyncio.sleep(0.1)
         for call in self.calls:
@@ -154,7 +177,20 @@ class World:
         troubles.end()
         await self._stop_gateways()
         await self.until(self._all_settled, within_s=_SETTLE_S, what="journals were not settled")
+        troubles.make_up_for()
+        await self._until_proven()
         self.over = True
+
+    async def _until_proven(self) -> None:
+        """Until operators are done, each grant is what its time says, and each line has its link."""
+        await self.until(lambda: not self.control.busy, within_s=_SETTLE_S, what="operators were not done")
+        now_ms = self.clock.now_ms()
+
+        def proven() -> bool:
+            return self.worker.idle_ms is not None and self.worker.idle_ms >= now_ms
+
+        self.worker.idle_ms = None
+        await self.until(proven, within_s=_SETTLE_S, what="grants were not turned, or lines not sealed")
 
     async def _stop_gateways(self) -> None:
         for host, end in zip(self.gateways, self.plan.ends, strict=True):
@@ -177,7 +213,7 @@ class World:
         return all(call.ended or call.left or call.cut or call.refused_connection for call in self.calls)
 
     def _all_settled(self) -> bool:
-        if not self.settler.alive or self.control.busy:
+        if not self.settler.alive:
             return False
         return not any(self.disk.folder.glob("*.journal"))
 
