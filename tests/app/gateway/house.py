@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -251,14 +251,20 @@ async def open_house(
     engine_kind: str = "vllm",
     served: str = SERVED,
     tokenizer: str | None = None,
+    before: Callable[[Database, Seeded], Awaitable[None]] | None = None,
     **changed: Any,
 ) -> AsyncIterator[House]:
-    """A gateway that serves one model from one simulated engine, until the block ends."""
+    """A gateway that serves one model from one simulated engine, until the block ends.
+
+    before: what else is to be in the database when it starts, such as limits.
+    """
     engine = SimulatedEngine(options or Options(model=served))
     await engine.start("127.0.0.1", 0)
     seeded = await seed(database, balance=balance)
     await execute(database, "UPDATE model SET tokenizer = $1", tokenizer)
     await add_backend(database, seeded, engine.base_url, engine=engine_kind, served=served)
+    if before is not None:
+        await before(database, seeded)
     port = free_port()
     process = GatewayProcess(settings_for(database, folder, port, **changed))
     running = asyncio.create_task(process.run())
