@@ -78,7 +78,7 @@ class GatewayProcess:
         # News of a backend outlives a few probes, however rare the operator made them.
         probe_fresh_s = max(HealthLimits().probe_fresh_s, 5 * own.probe_interval_s)
         self._registry = Registry(clock=clock, limits=HealthLimits(probe_fresh_s=probe_fresh_s))
-        self._leases = Leases()
+        self._leases = Leases(clock=clock, rates_when_cut_off=own.rates_when_cut_off)
         self._dispatcher = Dispatcher(
             self._registry, self._client, clock=clock, draw=random.random, max_attempts=own.attempts
         )
@@ -324,6 +324,7 @@ class GatewayProcess:
             "journal_failure": journal.failure if journal is not None else None,
             "journal_bytes": journal.held_bytes if journal is not None else None,
             "quota_cut_off": self._borrower.cut_off if self._borrower is not None else None,
+            "rates_alone": self._borrower.rates_alone if self._borrower is not None else None,
         }
         return self._state == "serving" and bool(facts["journal_writable"]), facts
 

@@ -51,9 +51,14 @@ def _of_journal(journal: JournalWriter) -> Iterable[Family]:
 
 
 def _of_quota(leases: Leases, borrower: Borrower) -> Iterable[Family]:
-    held = list(leases)
     yield gauge(
         "steelyard_quota_cut_off", "1 while the quota authority can't be reached.", value=borrower.cut_off
+    )
+    yield Family(
+        "steelyard_quota_rates_alone",
+        "gauge",
+        "1 while limits per minute go by `rates_when_cut_off`, as the label says.",
+        {(("mode", leases.rates_when_cut_off),): int(leases.is_alone)},
     )
     yield counter("steelyard_quota_syncs_total", "Messages to the quota authority.", value=borrower.syncs)
     yield counter(
@@ -61,12 +66,14 @@ def _of_quota(leases: Leases, borrower: Borrower) -> Iterable[Family]:
     )
     yield counter("steelyard_quota_denials_total", "Requests that it denied.", value=borrower.denials)
     yield counter("steelyard_quota_failures_total", "Messages that failed.", value=borrower.failures)
-    yield gauge("steelyard_leases", "Allowances of which this process has a lease.", value=len(held))
+    yield gauge("steelyard_leases", "Allowances of which this process has a lease.", value=len(leases))
     yield gauge(
-        "steelyard_leases_free_picos", "Leased and free, over all.", value=sum(one.free for one in held)
+        "steelyard_leases_holding",
+        "Of these, the ones of which running requests hold something.",
+        value=sum(lease.held > 0 for lease in leases),
     )
     yield gauge(
-        "steelyard_leases_held_picos", "Leased and held, over all.", value=sum(one.held for one in held)
+        "steelyard_leases_active", "Of these, the ones that a renewal looks at.", value=len(leases.active)
     )
 
 

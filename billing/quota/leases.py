@@ -74,7 +74,7 @@ class Leases:
                 term = UNLEASED if amount else (lease.term if lease else 0)
                 lease = lease or self.lease(need.allowance_id, rate)
             else:
-                self._undo(needs, leases, terms)
+                self._undo(needs, leases, terms=terms)
                 return None
             if not lease.active:
                 self.activate(lease)
@@ -82,7 +82,7 @@ class Leases:
             terms.append(term)
         return Hold(needs, leases, terms=terms)
 
-    def consume(self, hold: Hold, allowance_id: AllowanceId, total: int) -> None:
+    def consume(self, hold: Hold, allowance_id: AllowanceId, *, total: int) -> None:
         """Of a rate's need, `total` is consumed by now; counts up to what is held, and never falls."""
         at = next(n for n, need in enumerate(hold.needs) if need.allowance_id == allowance_id)
         need, lease = hold.needs[at], hold.leases[at]
@@ -100,7 +100,7 @@ class Leases:
         What it frees may be admitted from at once. A rate that `used` does not name used what was
         consumed. Raises KeyError if `used` lacks another allowance of it.
         """
-        amounts = [self._amount_used(hold, need, used) for need in hold.needs]
+        amounts = [self._amount_used(hold, need, used=used) for need in hold.needs]
         hold.end()
         freed = []
         for lease, need, term, amount in zip(hold.leases, hold.needs, hold.terms, amounts, strict=True):
@@ -187,7 +187,7 @@ class Leases:
             if amount and (lease.waiting or lease.recalled):
                 self.on_freed(lease)
 
-    def _amount_used(self, hold: Hold, need: Need, used: Mapping[AllowanceId, int]) -> int:
+    def _amount_used(self, hold: Hold, need: Need, *, used: Mapping[AllowanceId, int]) -> int:
         if need.rate is None:
             return used[need.allowance_id]
         return used.get(need.allowance_id, hold.consumed_of(need))
@@ -205,7 +205,7 @@ class Leases:
             self.activate(lease)
         self.tell_freed([(lease, need.amount - consumed)])
 
-    def _undo(self, needs: Sequence[Need], leases: Sequence[Lease], terms: Sequence[int]) -> None:
+    def _undo(self, needs: Sequence[Need], leases: Sequence[Lease], *, terms: Sequence[int]) -> None:
         for need, lease, term in zip(needs, leases, terms, strict=False):
             if term != UNLEASED:
                 lease.free += need.amount

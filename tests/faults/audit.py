@@ -40,7 +40,7 @@ STAYS_ZERO = (
     "steelyard_settler_uncovered_picos",
     "steelyard_settler_unleased_posts_total",
 )
-IDLE = ("steelyard_requests_in_flight", "steelyard_leases_held_picos")
+IDLE = ("steelyard_requests_in_flight", "steelyard_leases_holding")
 """What is zero in a gateway that serves nobody."""
 
 

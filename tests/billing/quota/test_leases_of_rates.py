@@ -52,10 +52,10 @@ def test_a_rate_is_consumed_bit_by_bit_and_the_rest_is_free() -> None:
     scene = Scene()
     hold = scene.leases.admit([Need(TOKENS, 30, RATE)])
     assert hold is not None
-    scene.leases.consume(hold, TOKENS, 10)
-    scene.leases.consume(hold, TOKENS, 7)
+    scene.leases.consume(hold, TOKENS, total=10)
+    scene.leases.consume(hold, TOKENS, total=7)
     assert parts(scene.tokens) == (10, 20, 10)
-    scene.leases.consume(hold, TOKENS, 99)
+    scene.leases.consume(hold, TOKENS, total=99)
     assert parts(scene.tokens) == (10, 0, 30), "never more than it holds"
 
 
@@ -68,7 +68,7 @@ def test_a_settlement_says_at_most_more_than_what_was_consumed(
     scene = Scene()
     hold = scene.leases.admit([Need(TOKENS, 30, RATE)])
     assert hold is not None
-    scene.leases.consume(hold, TOKENS, 10)
+    scene.leases.consume(hold, TOKENS, total=10)
     scene.leases.settle(hold, used)
     assert parts(scene.tokens) == left
     assert scene.tokens.returnable == left[0], "a rate waits for no record"
@@ -79,7 +79,7 @@ def test_only_rates_are_consumed_bit_by_bit() -> None:
     hold = scene.leases.admit([Need(WALLET, 30)])
     assert hold is not None
     with pytest.raises(AssertionError, match="only rates"):
-        scene.leases.consume(hold, WALLET, 10)
+        scene.leases.consume(hold, WALLET, total=10)
 
 
 def test_a_process_that_was_stopped_admits_nothing_of_a_lease_that_ended() -> None:
@@ -139,7 +139,7 @@ def test_a_request_admitted_alone_touches_no_lease_at_its_end() -> None:
     hold = scene.leases.admit([Need(TOKENS, 30, RATE)])
     assert hold is not None
     scene.hear(8, epoch=2)
-    scene.leases.consume(hold, TOKENS, 20)
+    scene.leases.consume(hold, TOKENS, total=20)
     scene.leases.settle(hold, {TOKENS: 25})
     assert parts(scene.tokens) == (8, 0, 0)
 

@@ -167,7 +167,7 @@ async def test_one_a_minute_is_exact_over_two_processes_and_says_when_to_come_ba
     async with running(desk, first, second):
         hold = await first.borrower.ask(need)
         assert isinstance(hold, Hold)
-        first.leases.consume(hold, allowance, 1)
+        first.leases.consume(hold, allowance, total=1)
         first.leases.settle(hold, {})
         wait_s = 0.0
         for process in (first, second, first, second):

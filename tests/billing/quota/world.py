@@ -152,7 +152,7 @@ class World:
 
     def consume(self, process: Process, request: int, total: int) -> None:
         hold = process.holds[request]
-        process.leases.consume(hold, RATED, total)
+        process.leases.consume(hold, RATED, total=total)
         self.flow.consumed(request, hold.consumed.get(RATED, 0), now_us=self.twin_us)
 
     def compose(self, process: Process) -> bool:
