@@ -29,7 +29,10 @@ def raise_alerts(database_url: str, *, clock: Clock | None = None) -> int:
 
     A transaction for each step. Two at once do the work between them.
     """
-    return _swept(database_url, clock or SystemClock()) + _looked(database_url, clock or SystemClock())
+    clock = clock or SystemClock()
+    if not in_transaction(database_url, watch.has_work):
+        return 0
+    return _swept(database_url, clock) + _looked(database_url, clock)
 
 
 def look_over_alerts(database_url: str, *, clock: Clock | None = None) -> int:

@@ -36,6 +36,12 @@ BATCH = 100
 """Most allowances of one transaction: they stay locked for its length."""
 
 
+async def has_work(connection: AsyncConnection) -> bool:
+    """Whether an allowance is marked, or a tenant's rules changed: all that most looks have to read."""
+    marked, changed = select(alert_due).exists(), select(alert_sweep).exists()
+    return bool(await connection.scalar(select(marked | changed)))
+
+
 async def find_due(connection: AsyncConnection, *, limit: int = BATCH) -> list[AllowanceId]:
     """Allowances that are marked, first those of the lowest ids."""
     rows = await connection.execute(select(alert_due).order_by(alert_due.c.allowance_id).limit(limit))

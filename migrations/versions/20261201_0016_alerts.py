@@ -118,6 +118,7 @@ CREATE TABLE alert_sweep (
   after text COLLATE "C" NOT NULL DEFAULT ''
 );
 
+-- Rates, whose leases have an epoch, are not watched.
 CREATE FUNCTION alert_note_grant() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO alert_due (allowance_id)
@@ -128,9 +129,10 @@ BEGIN
   ON CONFLICT DO NOTHING;
   RETURN NULL;
 END $$;
-CREATE TRIGGER alerts_first AFTER INSERT ON lease FOR EACH ROW WHEN (NEW.granted > 0)
+CREATE TRIGGER alerts_first AFTER INSERT ON lease FOR EACH ROW WHEN (NEW.granted > 0 AND NEW.epoch = 0)
   EXECUTE FUNCTION alert_note_grant();
-CREATE TRIGGER alerts AFTER UPDATE OF granted ON lease FOR EACH ROW WHEN (NEW.granted > OLD.granted)
+CREATE TRIGGER alerts AFTER UPDATE OF granted ON lease FOR EACH ROW
+  WHEN (NEW.granted > OLD.granted AND NEW.epoch = 0)
   EXECUTE FUNCTION alert_note_grant();
 
 CREATE FUNCTION alert_note_limit() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,4 +1,4 @@
-"""`steelyard alerts` tells a webhook from a mailbox, shows a secret once, and replaces a rule of the same limits."""
+"""`steelyard alerts` tells a webhook from a mailbox, shows a secret once, and replaces the same rule."""
 
 from __future__ import annotations
 
