@@ -1,4 +1,5 @@
-"""`python -m tests.mutation NAME simulate FOLDER TEMPLATE SEED…` or `… NAME test TEST…`.
+"""`python -m tests.mutation NAME simulate FOLDER TEMPLATE SEED…`, `… NAME die FOLDER TEMPLATE WHO/KIND…` or
+`… NAME test TEST…`.
 
 What becomes of a mutant. FOLDER: of a PostgreSQL that runs; TEMPLATE: a database in it with its schema.
 Exits with 1 if it was caught, with 0 if it survived; a simulation prints the seed and what it found as JSON.
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     if how == "test":
         return _test(rest)
     folder, template, *seeds = rest
+    if how == "die":
+        return _die(seeds, folder=Path(folder), template=template)
     return _simulate(map(int, seeds), folder=Path(folder), template=template)
 
 
@@ -43,6 +46,21 @@ def _simulate(seeds: Iterable[int], *, folder: Path, template: str) -> int:
                 findings = [repr(error)]
             if findings:
                 print(json.dumps({"seed": seed, "found": findings[0]}), flush=True)
+                return 1
+    return 0
+
+
+def _die(kinds: Sequence[str], *, folder: Path, template: str) -> int:
+    from tests.mutation.ground import Ground
+    from tests.simulation.points import count, play
+    from tests.simulation.run import arena_on
+
+    logging.disable(logging.CRITICAL)
+    with arena_on(Ground(folder, template).server(), template=template) as arena:
+        points, _ = count(arena)
+        for point in [each for each in points if f"{each.who}/{each.kind}" in kinds and not each.power]:
+            if findings := play(point, database=arena).findings:
+                print(json.dumps({"seed": str(point), "found": findings[0]}), flush=True)
                 return 1
     return 0
 

@@ -91,7 +91,7 @@ class Hunter:
     async def hunt(self, mutant: Mutant) -> Verdict:
         """Look for what a mutant breaks. Raises Unhuntable if the hunter itself broke."""
         started = monotonic()
-        caught = await self._hunt_by_seeds(mutant)
+        caught = await self._hunt_by_points(mutant) or await self._hunt_by_seeds(mutant)
         if caught is None and mutant.tests:
             caught = await self._test(mutant, mutant.tests)
         verdict = Verdict(mutant.name, mutant.does, took_s=round(monotonic() - started, 1))
@@ -100,6 +100,22 @@ class Hunter:
         if isinstance(caught.by, str):
             return replace(verdict, caught_by=caught.by, found=caught.found)
         return replace(verdict, caught_by="simulation", seed=caught.by, found=caught.found)
+
+    async def _hunt_by_points(self, mutant: Mutant) -> Caught | None:
+        """Raises Unhuntable if the sound product is caught at such a point too."""
+        if not mutant.dies_at or (caught := await self._die(mutant)) is None:
+            return None
+        if broken := await self._die(replace(NONE, dies_at=mutant.dies_at)):
+            raise Unhuntable(f"the product as it is breaks at {broken.by}: {broken.found}")
+        return Caught(f"point {caught.by}", caught.found)
+
+    async def _die(self, mutant: Mutant) -> Caught | None:
+        where = (str(self.ground.folder), self.ground.template)
+        output = await _run(mutant.name, "die", *where, *mutant.dies_at)
+        if output is None:
+            return None
+        said = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        return Caught(said["seed"], said["found"])
 
     async def _hunt_by_seeds(self, mutant: Mutant) -> Caught | None:
         seeds = list(islice(seeds_of(mutant.stirred_by, most=self.most_seed), self.runs))

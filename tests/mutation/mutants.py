@@ -45,6 +45,20 @@ ALL = (
         stirred_by="gateway",
     ),
     Mutant(
+        "ends_in_the_turn_before_it_is_written",
+        "the last bytes leave a callback before the settlement is in the journal",
+        (
+            Patch(
+                "app.gateway.settle",
+                "        desk.journal.settle(settled, durable)\n",
+                "        asyncio.get_running_loop().call_soon(durable, True)\n"
+                "        desk.journal.settle(settled, lambda _: None)\n",
+            ),
+        ),
+        stirred_by="nothing",
+        dies_at=("gateway-0/write", "gateway-0/torn_first"),
+    ),
+    Mutant(
         "never_syncs",
         "settlements count as durable once they are written",
         (

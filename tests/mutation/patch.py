@@ -38,13 +38,15 @@ class Mutant:
     """The product with one fault in it.
 
     does: what is wrong with it, in words.   stirred_by: what has to happen in a simulated run, so that it
-    can show.   tests: those that have to notice where no simulated run does.
+    can show.   dies_at: kinds of moments of a process at whose points it must show, instead of by seeds.
+    tests: those that have to notice where no simulated run does.
     """
 
     name: str
     does: str
     patches: tuple[Patch, ...]
     stirred_by: Stir = "anything"
+    dies_at: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
 
     @property
