@@ -18,6 +18,8 @@ from app.stack.account import myself
 from app.stack.program import SOURCE_ROOT, answers_health
 from app.stack.valkey import Valkey
 from app.workers.celery_app import make_app
+from tests.app.workers.receiver import open_receiver
+from tests.billing.alerts.tower import open_tower
 from tests.database import Database
 
 Worker = tuple[subprocess.Popen[bytes], int]
@@ -53,6 +55,7 @@ def worker(broker_url: str, database: Database, tmp_path: Path) -> Iterator[Work
         "STEELYARD_BROKER_URL": broker_url,
         "STEELYARD_DATABASE_URL": database.app_url,
         "STEELYARD_METRICS_PORT": str(port),
+        "STEELYARD_WEBHOOK_PRIVATE_HOSTS": "localhost",
     }
     with (tmp_path / "worker.log").open("wb") as log:
         process = subprocess.Popen(
@@ -85,6 +88,18 @@ def test_the_worker_proves_the_books_says_so_and_stops_in_order(worker: Worker) 
         assert b"steelyard_ledger_drifting_wallets 0.0" in answer.read()
     process.terminate()
     assert process.wait() == 0
+
+
+async def test_an_alert_goes_through_the_worker_to_its_receiver(worker: Worker, database: Database) -> None:
+    process, _ = worker
+    async with open_tower(database) as tower, open_receiver() as receiver:
+        await tower.endpoint(receiver.url)
+        wallet = await tower.allowance(100)
+        await tower.lend(await tower.desk.incarnation(), wallet, 50)
+        await receiver.came.wait()
+        assert process.poll() is None
+        (delivery,) = await tower.deliveries()
+        assert receiver.got[0].headers["webhook-id"] == delivery.id
 
 
 def test_a_task_of_a_dead_worker_is_given_to_another() -> None:
