@@ -47,15 +47,19 @@ $$;
 -- The rows that should be there: what holds now, of each period from now on as it will be at the period's start.
 CREATE FUNCTION quota_wanted(p_tenants text[], p_now timestamptz, p_scope text) RETURNS SETOF quota_limit
 LANGUAGE sql STABLE AS $$
-  SELECT l.* FROM unnest(p_tenants) AS t(id) CROSS JOIN LATERAL quota_limits_at(t.id, p_now, p_scope) l
-  WHERE l.window_kind NOT IN ('day', 'week', 'month')
+  WITH period AS (
+    SELECT t.id, w.kind, p.starts, p.ends, greatest(p_now, p.starts) AS at
+    FROM unnest(p_tenants) AS t(id) CROSS JOIN LATERAL quota_windows(t.id, p_now) AS w(kind)
+    CROSS JOIN LATERAL quota_periods(t.id, w.kind, p_now, p_now + quota_ahead(t.id)) p),
+  held AS MATERIALIZED (
+    SELECT m.at, l.* FROM (SELECT id, at FROM period UNION SELECT id, p_now FROM unnest(p_tenants) AS id) m
+    CROSS JOIN LATERAL quota_limits_at(m.id, m.at, p_scope) l)
+  SELECT tenant_id, scope_kind, scope_id, model_id, what, window_kind, period_start, period_end, amount, burst, source
+  FROM held WHERE at = p_now AND window_kind NOT IN ('day', 'week', 'month')
   UNION ALL
-  SELECT l.tenant_id, l.scope_kind, l.scope_id, l.model_id, l.what, l.window_kind, p.starts, p.ends,
-    l.amount, l.burst, l.source
-  FROM unnest(p_tenants) AS t(id) CROSS JOIN LATERAL quota_windows(t.id, p_now) AS w(kind)
-  CROSS JOIN LATERAL quota_periods(t.id, w.kind, p_now, p_now + quota_ahead(t.id)) p
-  CROSS JOIN LATERAL quota_limits_at(t.id, greatest(p_now, p.starts), p_scope) l
-  WHERE l.window_kind = w.kind
+  SELECT h.tenant_id, h.scope_kind, h.scope_id, h.model_id, h.what, h.window_kind, p.starts, p.ends,
+    h.amount, h.burst, h.source
+  FROM held h JOIN period p ON p.id = h.tenant_id AND p.kind = h.window_kind AND p.at = h.at
 $$;
 
 -- When a tenant's limits change by themselves next, or its periods have to be opened.

@@ -8,51 +8,44 @@ CREATE FUNCTION quota_resolve_all(p_tenants text[], p_scope text) RETURNS void L
 DECLARE
   v_now timestamptz;
   v_wanted quota_limit[];
-  v_touched text[];
+  v_kept text[];
+  v_missing quota_limit[];
   v_changes quota_change[];
+  v_touched text[];
 BEGIN
   PERFORM FROM tenant_limits WHERE tenant_id = ANY (p_tenants) ORDER BY tenant_id FOR UPDATE;
   v_now := clock_timestamp();
   v_wanted := array(SELECT w FROM quota_wanted(p_tenants, v_now, p_scope) w);
+  v_kept := array(SELECT DISTINCT concat_ws('/', scope_id, model_id, what, window_kind) FROM unnest(v_wanted));
 
-  WITH made AS (
-    INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, model_id, what, window_kind, limit_amount, burst,
-      level_micros, level_at, period_start, period_end, limit_source)
-    SELECT 'alw_' || replace(uuidv7()::text, '-', ''), w.tenant_id, w.scope_kind, w.scope_id, w.model_id, w.what,
-      w.window_kind, w.amount, w.burst, w.burst * 1000000, CASE WHEN w.burst IS NOT NULL THEN v_now END,
-      w.period_start, w.period_end, w.source
-    FROM unnest(v_wanted) w
-    ON CONFLICT ON CONSTRAINT allowance_is_one DO NOTHING
-    RETURNING tenant_id)
-  SELECT array_agg(DISTINCT tenant_id) INTO v_touched FROM made;
+  -- Limits that ended keep their rows, and live again. A period that is just over is still read by processes whose
+  -- clock is late, as long as its limit holds at all.
+  SELECT array_agg(w) FILTER (WHERE a.id IS NULL),
+    array_agg(ROW(a.id, a.tenant_id, w.amount, w.burst, w.source)::quota_change) FILTER (WHERE a.id IS NOT NULL
+      AND CASE WHEN w.tenant_id IS NULL
+        THEN a.ended_at IS NULL AND (coalesce(a.period_end, 'infinity') > v_now
+          OR concat_ws('/', a.scope_id, a.model_id, a.what, a.window_kind) <> ALL (v_kept))
+        ELSE (a.limit_amount, a.burst, a.limit_source, a.ended_at)
+          IS DISTINCT FROM (w.amount, w.burst, w.source, NULL::timestamptz) END)
+  INTO v_missing, v_changes
+  FROM unnest(v_wanted) w FULL JOIN (
+    SELECT * FROM allowance WHERE tenant_id = ANY (p_tenants) AND limit_source IS NOT NULL
+      AND coalesce(period_end, 'infinity') > v_now - interval '1 hour' AND (p_scope IS NULL OR scope_id = p_scope)) a
+    ON a.scope_kind = w.scope_kind AND a.scope_id = w.scope_id AND a.what = w.what AND a.window_kind = w.window_kind
+    AND coalesce(a.model_id, '') = coalesce(w.model_id, '')
+    AND coalesce(a.period_start, '-infinity') = coalesce(w.period_start, '-infinity');
 
-  -- Limits that ended keep their rows: they are found by what they limit, and live again.
-  v_changes := array(
-    SELECT ROW(a.id, a.tenant_id, w.amount, w.burst, w.source)::quota_change
-    FROM unnest(v_wanted) w JOIN allowance a
-      ON a.scope_kind = w.scope_kind AND a.scope_id = w.scope_id AND a.what = w.what
-      AND a.window_kind = w.window_kind AND coalesce(a.model_id, '') = coalesce(w.model_id, '')
-      AND coalesce(a.period_start, '-infinity') = coalesce(w.period_start, '-infinity')
-    WHERE a.tenant_id = ANY (p_tenants) AND coalesce(a.period_end, 'infinity') > v_now AND a.limit_source IS NOT NULL
-      AND (a.limit_amount, a.burst, a.limit_source, a.ended_at)
-        IS DISTINCT FROM (w.amount, w.burst, w.source, NULL::timestamptz)
-    UNION ALL
-    -- A period that is just over is still read by processes whose clock is late.
-    SELECT ROW(a.id, a.tenant_id, NULL, NULL, NULL)::quota_change
-    FROM allowance a LEFT JOIN unnest(v_wanted) w
-      ON a.scope_kind = w.scope_kind AND a.scope_id = w.scope_id AND a.what = w.what
-      AND a.window_kind = w.window_kind AND coalesce(a.model_id, '') = coalesce(w.model_id, '')
-      AND (a.period_end <= v_now
-        OR coalesce(a.period_start, '-infinity') = coalesce(w.period_start, '-infinity'))
-    WHERE a.tenant_id = ANY (p_tenants) AND a.limit_source IS NOT NULL AND a.ended_at IS NULL
-      AND coalesce(a.period_end, 'infinity') > v_now - interval '1 hour'
-      AND (p_scope IS NULL OR a.scope_id = p_scope) AND w.tenant_id IS NULL);
-
-  IF v_changes <> '{}' THEN
+  INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, model_id, what, window_kind, limit_amount, burst,
+    level_micros, level_at, period_start, period_end, limit_source)
+  SELECT 'alw_' || replace(uuidv7()::text, '-', ''), w.tenant_id, w.scope_kind, w.scope_id, w.model_id, w.what,
+    w.window_kind, w.amount, w.burst, w.burst * 1000000, CASE WHEN w.burst IS NOT NULL THEN v_now END,
+    w.period_start, w.period_end, w.source
+  FROM unnest(v_missing) w;
+  IF v_changes IS NOT NULL THEN
     PERFORM FROM allowance WHERE id IN (SELECT id FROM unnest(v_changes)) ORDER BY id FOR UPDATE;
     PERFORM quota_change_limits(v_changes);
-    v_touched := v_touched || array(SELECT tenant_id FROM unnest(v_changes));
   END IF;
+  v_touched := array(SELECT tenant_id FROM unnest(v_missing) UNION SELECT tenant_id FROM unnest(v_changes));
   WITH turned AS (
     UPDATE tenant_limits t SET next_change_at = n.at,
       version = t.version + CASE WHEN t.tenant_id = ANY (v_touched) THEN 1 ELSE 0 END
