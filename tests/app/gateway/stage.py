@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import msgspec
@@ -19,9 +20,11 @@ from app.gateway.metrics import GatewayMetrics
 from app.gateway.model import Admission, Endpoint, Principal
 from app.gateway.relay import Relay
 from app.gateway.settle import SettleDesk
+from app.gateway.terms import Drawn, needs_of
 from app.gateway.tokenizer import TokenCounter
 from app.gateway.tokenizer_files import TokenizerFiles
 from billing.journal.model import Admitted, Held, Record, Settled
+from billing.metering.model import Usage
 from billing.quota.leases import Leases
 from billing.quota.model import Need
 from billing.rating.model import Rates
@@ -124,9 +127,13 @@ def stage(
     client: EngineClient | None = None,
     tokenizer: str | None = None,
     endpoint: Endpoint = Endpoint.CHAT,
+    rates: tuple[Drawn, ...] = (),
     **asked: Any,
 ) -> Stage:
-    """An admitted request: 200 of 1000 picos held, at most 100 tokens of input and 50 of output."""
+    """An admitted request: 200 of 1000 picos held, at most 100 tokens of input and 50 of output.
+
+    rates: what it holds besides, as much as it needs of each.
+    """
     clock, journal, leases = ManualClock(), FakeJournal(), Leases()
     lease = leases.lease(WALLET)
     lease.granted = lease.free = 1000
@@ -154,7 +161,12 @@ def stage(
         output_bound=50,
         holds=(Held(WALLET, 200),),
     )
-    hold = leases.admit((Need(WALLET, 200),))
+    for each in rates:
+        lease = leases.lease(each.allowance_id, each.rate)
+        lease.granted = lease.free = 1000
+        lease.ends_at = inf
+    most = needs_of(rates, Usage(input=100, output=50), cost_picos=0)
+    hold = leases.admit((Need(WALLET, 200), *most))
     assert hold is not None
     model = Model(record.model_id, "m", 4096, 1024, 64, 0, record.deployment_id, tokenizer)
     principal = Principal(key, Tenant(key.tenant_id, "active", "USD", None, WALLET))
@@ -166,7 +178,7 @@ def stage(
         metrics=GatewayMetrics(),
         access_log=AccessLog(lambda _: None, clock=clock),
     )
-    admission = Admission(record, hold, ask, principal, model, 50)
+    admission = Admission(record, hold, ask, principal, model, 50, rates)
     relay, dispatch = Relay(admission, desk.open(admission)), FakeDispatch()
     relay.follow(dispatch)
     return Stage(journal, leases, dispatch, relay, desk, admission)
