@@ -67,9 +67,13 @@ async def _sent(claimed: list[Attempt], settings: Settings, *, clock: Clock) -> 
     now = from_ms(clock.now_ms())
 
     async def send(attempt: Attempt) -> Outcome:
-        if attempt.kind == "email":
-            return await mail.send(attempt, server=server)
-        return await webhook.send(attempt, private_hosts=settings.webhook_private_hosts, now=now)
+        try:
+            if attempt.kind == "email":
+                return await mail.send(attempt, server=server)
+            return await webhook.send(attempt, private_hosts=settings.webhook_private_hosts, now=now)
+        except Exception as error:  # noqa: BLE001 - the rim: one that can't be sent holds up no other
+            _log.exception("alert_not_sendable", extra={"delivery_id": attempt.delivery.id})
+            return Outcome(error=f"it could not be made: {type(error).__name__}")
 
     outcomes = await asyncio.gather(*map(send, claimed))
     return list(zip(claimed, outcomes, strict=True))
@@ -77,6 +81,7 @@ async def _sent(claimed: list[Attempt], settings: Settings, *, clock: Clock) -> 
 
 def _record(database_url: str, outcomes: list[tuple[Attempt, Outcome]], *, clock: Clock) -> None:
     now = from_ms(clock.now_ms())
+    outcomes = sorted(outcomes, key=lambda each: each[0].delivery.endpoint_id)
 
     async def record(connection: AsyncConnection) -> list[str]:
         return [

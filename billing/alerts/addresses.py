@@ -66,8 +66,8 @@ def parse_target(url: str, *, private_hosts: str) -> Target:
     return Target(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path, trusted)
 
 
-async def resolve(target: Target) -> Address:
-    """An address to connect to. Raises BadAddress if there is none, or one of them is not public.
+async def resolve(target: Target) -> list[Address]:
+    """The addresses to connect to, best first. Raises BadAddress if there is none, or one is not public.
 
     Names that don't resolve and names that resolve to private addresses are told apart by nobody.
     """
@@ -77,15 +77,15 @@ async def resolve(target: Target) -> Address:
             found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
         raise BadAddress(NOT_PUBLIC) from error
-    return choose([ip_address(each[4][0]) for each in found], trusted=target.trusted)
+    return checked([ip_address(each[4][0]) for each in found], trusted=target.trusted)
 
 
-def choose(addresses: Iterable[Address], *, trusted: bool) -> Address:
-    """The first address, if all of them may be reached. Raises BadAddress."""
+def checked(addresses: Iterable[Address], *, trusted: bool) -> list[Address]:
+    """The addresses, if all of them may be reached. Raises BadAddress."""
     known = list(addresses)
     if not known or not (trusted or all(map(is_public, known))):
         raise BadAddress(NOT_PUBLIC)
-    return known[0]
+    return known
 
 
 def is_public(address: Address) -> bool:

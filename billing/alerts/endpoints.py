@@ -1,4 +1,8 @@
-"""Endpoints: where a tenant's alerts go. A webhook's secret is told once and read by the worker alone."""
+"""Endpoints: where a tenant's alerts go. A webhook's secret is told once and read by the worker alone.
+
+Whoever changes an endpoint or what becomes of its deliveries locks the endpoint first, several in the order
+of their ids.
+"""
 
 from __future__ import annotations
 
@@ -87,12 +91,12 @@ async def change_endpoint(
     values = dict(changes)
     if values.get("status") == "active":
         values["disabled_because"] = None
-    if values.get("status") == "disabled":
-        await end_pending(connection, endpoint_id, because="the endpoint was disabled", now=now)
     changed = update(alert_endpoint).where(alert_endpoint.c.id == endpoint_id)
     row = (await connection.execute(changed.values(values).returning(alert_endpoint))).one_or_none()
     if row is None:
         _unknown(endpoint_id)
+    if row.status != "active":
+        await end_pending(connection, endpoint_id, because=f"the endpoint was {row.status}", now=now)
     return Endpoint(**row._mapping)
 
 
@@ -100,9 +104,15 @@ async def remove_endpoint(
     connection: AsyncConnection, endpoint_id: AlertEndpointId, *, now: datetime
 ) -> Endpoint:
     """The endpoint, removed with its secret. What was delivered to it stays on record."""
+    removed = await change_endpoint(connection, endpoint_id, changes={"status": "removed"}, now=now)
     await connection.execute(delete(alert_secret).where(alert_secret.c.endpoint_id == endpoint_id))
-    await end_pending(connection, endpoint_id, because="the endpoint was removed", now=now)
-    return await change_endpoint(connection, endpoint_id, changes={"status": "removed"}, now=now)
+    return removed
+
+
+async def lock_endpoint(connection: AsyncConnection, endpoint_id: AlertEndpointId) -> str:
+    """The status of an endpoint, which stays so until the commit."""
+    query = select(alert_endpoint.c.status).where(alert_endpoint.c.id == endpoint_id)
+    return str((await connection.execute(query.with_for_update(key_share=True))).scalar_one())
 
 
 async def end_pending(

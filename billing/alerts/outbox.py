@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.core import ids
 from app.core.errors import Conflict, Rejected, RejectReason
 from app.core.ids import AlertEndpointId, AlertId, TenantId
-from billing.alerts.endpoints import end_pending
+from billing.alerts.endpoints import end_pending, lock_endpoint
 from billing.alerts.model import Alert, Attempt, Delivery, Endpoint, MarkKind, Outcome
 from billing.alerts.retry import wait_ms
 from billing.alerts.tables import alert, alert_delivery, alert_endpoint, alert_secret
@@ -59,7 +59,9 @@ async def record(
     """The delivery's status after an attempt: `delivered`, `pending` or `dead`.
 
     A failure counts for the attempt that was claimed last only; a success for any.   draw: in [0, 1).
+    Of several in one transaction, those come first whose endpoints have lower ids.
     """
+    await lock_endpoint(connection, attempt.delivery.endpoint_id)
     this = (alert_delivery.c.id == attempt.delivery.id) & (alert_delivery.c.status == "pending")
     values: dict[str, Any] = {"last_status": outcome.status, "last_error": outcome.error}
     if outcome.error is None:
@@ -80,8 +82,7 @@ async def retry(
 ) -> Delivery:
     """A dead delivery, pending again as if it were new. Raises Rejected (404), Conflict if it is not dead."""
     found = await get_delivery(connection, delivery_id, within=within)
-    active = select(alert_endpoint.c.status).where(alert_endpoint.c.id == found.endpoint_id)
-    if (await connection.execute(active)).scalar_one() != "active":
+    if await lock_endpoint(connection, found.endpoint_id) != "active":
         raise Conflict("Its endpoint is not active.", endpoint_id=found.endpoint_id)
     this = (alert_delivery.c.id == delivery_id) & (alert_delivery.c.status == "dead")
     anew = {"status": "pending", "attempts": 0, "next_at": now, "ended_at": None}
@@ -95,10 +96,8 @@ async def retry(
 
 async def send_test(connection: AsyncConnection, endpoint: Endpoint, *, now: datetime) -> Delivery:
     """A pending delivery of a test. Raises Conflict if one is pending, or the endpoint is disabled."""
-    if endpoint.status != "active":
+    if await lock_endpoint(connection, endpoint.id) != "active":
         raise Conflict("The endpoint is disabled.", endpoint_id=endpoint.id)
-    lock = select(alert_endpoint.c.id).where(alert_endpoint.c.id == endpoint.id)
-    await connection.execute(lock.with_for_update())
     tests = (alert_delivery.c.endpoint_id == endpoint.id) & alert_delivery.c.alert_id.is_(None)
     pending = select(alert_delivery.c.id).where(tests, alert_delivery.c.status == "pending")
     if (await connection.execute(pending)).first() is not None:

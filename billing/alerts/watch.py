@@ -199,7 +199,8 @@ async def _address(connection: AsyncConnection, alerts: Sequence[dict[str, Any]]
     tenants = {TenantId(row["tenant_id"]) for row in alerts}
     active = select(alert_endpoint.c.id, alert_endpoint.c.tenant_id)
     active = active.where(alert_endpoint.c.tenant_id.in_(tenants), alert_endpoint.c.status == "active")
-    endpoints = (await connection.execute(active)).all()
+    locked = active.order_by(alert_endpoint.c.id).with_for_update(read=True)
+    endpoints = (await connection.execute(locked)).all()
     outbox = [
         {
             "id": ids.alert_delivery_id(),
