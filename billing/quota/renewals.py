@@ -14,7 +14,7 @@ from billing.quota.lease import Lease
 from billing.quota.leases import Leases
 
 REST_S = 2.0
-"""Time between two looks at a lease at rest of which something is out."""
+"""Time between two looks at a lease at rest whose settlements may not all be posted."""
 
 
 class Renewals:
@@ -42,7 +42,7 @@ class Renewals:
         self._leases.rest(lease)
         if lease.is_clear:
             self._leases.forget(lease)
-        elif not lease.is_resting:
+        elif not lease.held and not lease.is_resting:  # the end of a hold wakes it
             lease.is_resting = True
             self._resting.append((now + REST_S, lease))
 
@@ -52,6 +52,6 @@ class Renewals:
             lease.is_resting = False
             if lease.active:
                 continue
-            if not lease.is_clear and not lease.held:
+            if not lease.is_clear:
                 yield lease, 0
             self._lay(lease, now)

@@ -223,7 +223,7 @@ def a_lost_return_is_told_of_again(rules: Rules) -> None:
     assert world.compose(rich)
     assert rich.leases.lease(A).free == 0, "it was idle for two seconds"
     world.fail(rich)
-    world.run_fairly(world.now + 1)
+    world.run_fairly(world.now + 2 * RENEW_S)
     request = world.ask(poor, [Need(A, 3)])
     world.run_fairly(world.now + 0.01, done=lambda: request in world.outcomes)
     ends_in_hold(world, request)

@@ -156,10 +156,11 @@ def what_a_lease_had_when_it_ended_was_consumed(rules: Rules) -> None:
     world, lost, second = pair(rules, 0)
     rated(world, lost, 4)
     lost.exchange.fail(now=world.now)
-    world.now = TERM_S + 0.9
-    world.settle(second, rated(world, second, 6), {RATED: 6})
+    world.now = TERM_S + 0.5
+    world.settle(second, rated(world, second, 4), {RATED: 4})
+    converse_at(world, second, TERM_S + 0.8)
     world.now = TERM_S + 1.1
-    request = world.ask(second, [need_of(RATED, 4)])
+    request = world.ask(second, [need_of(RATED, 3)])
     converse(world, second)
     assert isinstance(world.outcomes.get(request), Denied), "nothing of it came back"
     world.check()
