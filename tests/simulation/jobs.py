@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +69,7 @@ async def _child(left: Iterator[str], ground: Ground, *, on_ran: Callable[[Ran],
             if not line:
                 raise RuntimeError(f"a simulator broke at {task}")
             if on_ran(Ran(task, **json.loads(line))):
-                for _ in left:
-                    pass  # the others get nothing more either
+                deque(left, maxlen=0)  # the others get nothing more either
         process.stdin.close()
         await process.wait()
     finally:

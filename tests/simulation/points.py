@@ -130,8 +130,7 @@ def kinds(points: Sequence[Point]) -> dict[str, int]:
 
 
 def _points(plan: str, moments: Mapping[str, Mapping[str, int]]) -> Iterator[Point]:
-    for who, counted in moments.items():
-        for kind, most in counted.items():
-            for power in (False, True) if kind in _WITH_POWER else (False,):
-                for number in range(1, most + 1):
-                    yield Point(plan, who, kind, power, number)
+    counted = [(who, kind, most) for who, each in moments.items() for kind, most in each.items()]
+    for who, kind, most in counted:
+        for power in (False, True) if kind in _WITH_POWER else (False,):
+            yield from (Point(plan, who, kind, power, number) for number in range(1, most + 1))
