@@ -48,10 +48,11 @@ ORDER BY 1
 """)  # noqa: S608
 _REWRITE_ROLLUPS = text(f"INSERT INTO usage_rollup ({_KEY}, {', '.join(_SUMS)}) {_ROLLUPS}")
 _ALLOWANCES = """
-SELECT a.id, a.limit_amount, a.spent, coalesce(used.amount, 0) AS used,
+SELECT a.id, a.limit_amount, a.spent,
+  CASE a.window_kind WHEN 'minute' THEN a.spent ELSE coalesce(used.amount, 0) END AS used,
   coalesce(w.credit_limit + coalesce((SELECT sum(m.amount) FROM wallet_move m WHERE m.wallet_id = w.id), 0),
-    a.limit_amount) AS given
-FROM allowance a LEFT JOIN wallet w ON w.allowance_id = a.id
+    k.budget - k.spent_before, a.limit_amount) AS given
+FROM allowance a LEFT JOIN wallet w ON w.allowance_id = a.id LEFT JOIN task k ON k.allowance_id = a.id
 LEFT JOIN (SELECT h ->> 'allowance_id' AS id, sum((h ->> 'used')::numeric) AS amount
   FROM usage_event, jsonb_array_elements(holds) AS h GROUP BY 1) used ON used.id = a.id
 """
@@ -59,8 +60,24 @@ _DIFFERING_ALLOWANCES = text(
     f"SELECT * FROM ({_ALLOWANCES}) r WHERE (limit_amount, spent) <> (given, used) ORDER BY id"  # noqa: S608
 )
 _REWRITE_ALLOWANCES = text(
-    f"UPDATE allowance a SET limit_amount = r.given, spent = r.used FROM ({_ALLOWANCES}) r WHERE r.id = a.id"  # noqa: S608
+    f"UPDATE allowance a SET limit_amount = r.given, spent = r.used FROM ({_ALLOWANCES}) r"  # noqa: S608
+    " WHERE r.id = a.id AND (r.limit_amount, r.spent) <> (r.given, r.used)"
 )
+# Tenants whose limits change right now are left out: whoever looks first turns them.
+_DIFFERING_LIMITS = text("""
+SELECT coalesce(a.id, concat_ws('/', w.scope_id, w.model_id, w.what, w.window_kind, w.period_start)) AS id,
+  coalesce(a.limit_amount, 0) AS stands, w.amount AS rebuilt
+FROM (SELECT array_agg(tenant_id) AS ids FROM tenant_limits
+  WHERE next_change_at IS NULL OR next_change_at > clock_timestamp()) t
+CROSS JOIN LATERAL quota_wanted(t.ids, clock_timestamp(), NULL) w
+LEFT JOIN allowance a ON a.scope_kind = w.scope_kind AND a.scope_id = w.scope_id AND a.what = w.what
+  AND a.window_kind = w.window_kind AND a.model_id IS NOT DISTINCT FROM w.model_id
+  AND a.period_start IS NOT DISTINCT FROM w.period_start AND a.ended_at IS NULL
+WHERE a.limit_amount IS DISTINCT FROM w.amount
+ORDER BY 1
+""")
+_LOCK_LIMITS = text("SELECT FROM tenant_limits ORDER BY tenant_id FOR UPDATE")
+_RESOLVE_ALL = text("SELECT quota_resolve_all(array(SELECT tenant_id FROM tenant_limits), NULL)")
 _LOCK_WALLETS = text("SELECT FROM wallet ORDER BY id FOR UPDATE")
 _UNMOVED = text("""
 SELECT w.id, coalesce(facts.amount, 0) AS facts, coalesce(moved.amount, 0) AS moved FROM wallet w
@@ -95,6 +112,8 @@ async def compare(connection: AsyncConnection) -> list[Difference]:
     for row in await connection.execute(_DIFFERING_ALLOWANCES):
         found += _differing("limit", row.id, stands=row.limit_amount, rebuilt=row.given)
         found += _differing("spent", row.id, stands=row.spent, rebuilt=row.used)
+    for row in await connection.execute(_DIFFERING_LIMITS):
+        found += _differing("limit", row.id, stands=row.stands, rebuilt=row.rebuilt)
     for drift in await drifts(connection):
         found += _differing(
             "balance", drift.wallet_id, stands=drift.by_ledger, rebuilt=drift.by_grants_and_events
@@ -117,10 +136,16 @@ async def rebuild_rollups(connection: AsyncConnection) -> int:
 
 
 async def rebuild_allowances(connection: AsyncConnection) -> None:
-    """Write every wallet's limit, and of each allowance what is spent, anew. Leases are facts and stay."""
+    """Write each allowance's limit, and what is spent of it, anew. Leases are facts and stay.
+
+    A limit is the wallet's moves, the task's budget, or what plan and overrides say; of a rate nothing is
+    spent: its bucket is the only record.
+    """
+    await connection.execute(_LOCK_LIMITS)
     await connection.execute(_LOCK_WALLETS)
     await connection.execute(text("SELECT FROM allowance ORDER BY id FOR UPDATE"))
     await connection.execute(_REWRITE_ALLOWANCES)
+    await connection.execute(_RESOLVE_ALL)
 
 
 async def _rollups(connection: AsyncConnection) -> AsyncIterator[Difference]:
