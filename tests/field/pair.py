@@ -27,9 +27,11 @@ class Pair:
     urls: tuple[str, str]
     client: httpx.AsyncClient
 
-    async def ask(self, which: int, body: dict[str, Any], *, secret: str | None = None) -> httpx.Response:
-        """The answer of one of the two."""
-        headers = {"authorization": f"Bearer {secret or self.seeded.secret}"}
+    async def ask(
+        self, which: int, body: dict[str, Any], *, secret: str | None = None, **more: str
+    ) -> httpx.Response:
+        """The answer of one of the two.   more: headers."""
+        headers = {"authorization": f"Bearer {secret or self.seeded.secret}", **more}
         return await self.client.post(self.urls[which], json=body, headers=headers)
 
     async def until_both(self, status: int, body: dict[str, Any], *, secret: str | None = None) -> None:
