@@ -73,8 +73,8 @@ async def correct(connection: AsyncConnection, asked: Asked, *, now: datetime) -
     """The correction of a posted event. The same reference of a tenant again returns the first one.
 
     Raises Rejected (404) if there is no such event; Conflict if the reference stands for another correction,
-    if the event's net cost would fall below zero or rise above what the request was held for, if a class
-    would have fewer than no tokens, or if more were charged than is available.
+    if the event's net cost would fall below zero, rise above what its billed tokens are worth or what the
+    request was held for, if a class would have fewer than no tokens, or if more were charged than is available.
     """
     event = await _event(connection, asked.request_id)
     purse_of = await find_wallet_of(connection, event["tenant_id"])
@@ -158,10 +158,19 @@ def _check(asked: Asked, event: Mapping[str, Any], *, amount: int) -> None:
             net=format_picos(net),
             held=format_picos(int(event["hold"])),
         )
+    worth = 0
     for meter in Meter:
         more = int(event[f"more_{meter.value}"]) + getattr(asked.tokens, f"billed_{meter.value}")
-        if event[f"billed_{meter.value}"] + more < 0:
+        tokens = int(event[f"billed_{meter.value}"]) + more
+        if tokens < 0:
             raise Conflict("corrections leave no fewer than no tokens", meter=meter.value)
+        worth += tokens * int(event["rates"][meter.value])
+    if net > worth:
+        raise Conflict(
+            "what is charged goes by tokens: correct the request's `tokens`, not its `amount`",
+            net=format_picos(net),
+            worth=format_picos(worth),
+        )
 
 
 async def _roll_up(connection: AsyncConnection, asked: Asked, *, amount: int, at: datetime) -> None:

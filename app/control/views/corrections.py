@@ -77,7 +77,7 @@ class CorrectionOut(Out):
 async def create_correction(
     request_id: str, body: CorrectionIn, call: Annotated[Call, Depends(WritesMoney(Scope.CREDIT_WRITE))]
 ) -> CorrectionOut:
-    """Give back some or all of a request's cost, or charge more, up to what the request was held for."""
+    """Give back some or all of a request's cost; or charge more, by tokens, up to what it was held for."""
     if body.amount is None and body.tokens is None:
         invalid("A correction says an amount, or by how many tokens the charge changes.", param="amount")
     tokens = body.tokens or TokensIn()

@@ -87,11 +87,24 @@ async def test_no_more_is_given_back_than_the_request_cost_however_many_try(shop
 async def test_a_charge_goes_up_to_what_the_request_was_held_for(shop: Shop) -> None:
     request_id, cost = await buy(shop)
     [hold] = await shop.rows("SELECT hold::bigint FROM usage_event")
-    charged = await correct(shop, asked(request_id, cost - hold, reference="a"))
-    assert (await shop.balance()).posted == DEPOSIT - hold
+    most = (hold - cost) // RATES.output
+    charged = await correct(shop, asked(request_id, tokens=BilledTokens(billed_output=most), reference="a"))
+    assert charged.amount == -most * RATES.output
+    assert (await shop.balance()).posted == DEPOSIT - cost + charged.amount
     with pytest.raises(Conflict, match="what was held"):
-        await correct(shop, asked(request_id, -1, reference="b"))
-    assert charged.amount == cost - hold
+        await correct(shop, asked(request_id, tokens=BilledTokens(billed_output=1), reference="b"))
+    await assert_books_are_one(shop)
+
+
+async def test_a_charge_goes_by_tokens_but_for_what_was_given_back(shop: Shop) -> None:
+    request_id, cost = await buy(shop)
+    with pytest.raises(Conflict, match="goes by tokens"):
+        await correct(shop, asked(request_id, -1, reference="a"))
+    await correct(shop, asked(request_id, 100, reference="b"))
+    await correct(shop, asked(request_id, -60, reference="c"))
+    with pytest.raises(Conflict, match="goes by tokens"):
+        await correct(shop, asked(request_id, -41, reference="d"))
+    assert (await shop.balance()).posted == DEPOSIT - cost + 40
     await assert_books_are_one(shop)
 
 
@@ -99,7 +112,7 @@ async def test_no_more_is_charged_than_is_neither_spent_nor_lent(shop: Shop) -> 
     request_id, cost = await buy(shop)
     await shop.incarnation(lent=DEPOSIT - cost)
     with pytest.raises(Conflict, match="available"):
-        await correct(shop, asked(request_id, -1_000_000_000))
+        await correct(shop, asked(request_id, tokens=BilledTokens(billed_output=1)))
     await assert_books_are_one(shop)
 
 
