@@ -22,7 +22,7 @@ from billing.quota.tables import allowance, incarnation, lease
 ScopeKind = Literal["tenant", "project", "key", "task"]
 What = Literal["picos", "tokens", "requests", "concurrent"]
 WindowKind = Literal["balance"]
-"""Of what `create_allowance` makes: wallets and budgets of tasks. All else follows from plans and overrides."""
+"""What `create_allowance` makes: wallets and budgets of tasks. All else follows from plans and overrides."""
 
 
 class AllowanceUnknown(SteelyardError):

@@ -11,7 +11,8 @@ carry the `term` in which they were taken.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from app.core.ids import AllowanceId
 from billing.quota import demand
@@ -22,6 +23,7 @@ TERM_S = 5.0
 """A rate's lease is used for this long after the last message was sent that named it and was answered."""
 SILENCE_S = 1.0
 """A lease that has something is named at least this often: so it lives, and hears of a recall."""
+_NOTHING: Final[Mapping[AllowanceId, int]] = {}
 UNLEASED = -1
 """The term of what was admitted without a lease, while the authority could not be reached."""
 
@@ -142,22 +144,33 @@ class Lease:
 
 
 class Hold:
-    """What a request took of its leases; settled exactly once. consumed: of rates, so far."""
+    """What a request took of its leases; settled exactly once.
+
+    terms: of rates, the term of the lease they were taken of.   consumed: of rates, so far.
+    """
 
     __slots__ = ("consumed", "leases", "needs", "open", "terms")
 
     def __init__(
-        self, needs: Sequence[Need], leases: Sequence[Lease], *, terms: Sequence[int] | None = None
+        self,
+        needs: Sequence[Need],
+        leases: Sequence[Lease],
+        *,
+        terms: Mapping[AllowanceId, int] | None = None,
     ) -> None:
         self.needs = tuple(needs)
         self.leases = leases
-        self.terms = [lease.term for lease in leases] if terms is None else terms
+        self.terms = terms or _NOTHING
         self.consumed: dict[AllowanceId, int] = {}
         self.open = True
 
     def end(self) -> None:
         assert self.open, "a hold is settled exactly once"
         self.open = False
+
+    def is_of(self, lease: Lease) -> bool:
+        """True if what it took of a rate is of this lease, and not of one that has ended."""
+        return self.terms[lease.allowance_id] == lease.term
 
     def consumed_of(self, need: Need) -> int:
         """How much of a rate's need is consumed by now."""

@@ -59,27 +59,29 @@ class Leases:
         """As `admit`, but does not count as demand: the needs of an ask were counted when it came."""
         if self.closed:
             return None
-        find, now = self._by_id.get, self._monotonic()
+        find, now = self._by_id.get, 0.0
         leases: list[Lease] = []
-        terms: list[int] = []
+        terms: dict[AllowanceId, int] = {}
         for need in needs:
             amount, rate = need.amount, need.rate
             assert amount >= 0
             lease = find(need.allowance_id)
-            if lease is not None and amount <= lease.free and (rate is None or now < lease.ends_at):
-                term = lease.term
+            if rate is not None:
+                now = now or self._monotonic()
+                lease = self._take_of_rate(need, lease, now=now, terms=terms)
+            elif lease is not None and amount <= lease.free:
                 lease.free -= amount
                 lease.held += amount
-            elif not amount or (rate is not None and self._passes_alone(lease, need, now=now)):
-                term = UNLEASED if amount else (lease.term if lease else 0)
-                lease = lease or self.lease(need.allowance_id, rate)
+            elif not amount:
+                lease = lease or self.lease(need.allowance_id)
             else:
+                lease = None
+            if lease is None:
                 self._undo(needs, leases, terms=terms)
                 return None
             if not lease.active:
                 self.activate(lease)
             leases.append(lease)
-            terms.append(term)
         return Hold(needs, leases, terms=terms)
 
     def consume(self, hold: Hold, allowance_id: AllowanceId, *, total: int) -> None:
@@ -90,7 +92,7 @@ class Leases:
         grown = min(total, need.amount) - hold.consumed_of(need)
         if grown > 0:
             hold.consumed[allowance_id] = hold.consumed_of(need) + grown
-            if lease.term == hold.terms[at]:
+            if hold.is_of(lease):
                 lease.held -= grown
                 lease.covered += grown
 
@@ -103,11 +105,11 @@ class Leases:
         amounts = [self._amount_used(hold, need, used=used) for need in hold.needs]
         hold.end()
         freed = []
-        for lease, need, term, amount in zip(hold.leases, hold.needs, hold.terms, amounts, strict=True):
+        for lease, need, amount in zip(hold.leases, hold.needs, amounts, strict=True):
             assert amount >= 0
             covered = min(amount, need.amount)
-            if need.rate is not None or lease.term != term:
-                self._end_rate(hold, lease, need=need, term=term, consumed=covered)
+            if need.rate is not None:
+                self._end_rate(hold, lease, need=need, consumed=covered)
                 continue
             lease.held -= need.amount
             lease.covered += covered
@@ -123,9 +125,9 @@ class Leases:
         """Undo a hold of which no record was written: its request went away before it was admitted."""
         hold.end()
         freed = []
-        for lease, need, term in zip(hold.leases, hold.needs, hold.terms, strict=True):
-            if need.rate is not None or lease.term != term:
-                self._end_rate(hold, lease, need=need, term=term, consumed=0)
+        for lease, need in zip(hold.leases, hold.needs, strict=True):
+            if need.rate is not None:
+                self._end_rate(hold, lease, need=need, consumed=0)
                 continue
             lease.held -= need.amount
             lease.free += need.amount
@@ -192,11 +194,11 @@ class Leases:
             return used[need.allowance_id]
         return used.get(need.allowance_id, hold.consumed_of(need))
 
-    def _end_rate(self, hold: Hold, lease: Lease, *, need: Need, term: int, consumed: int) -> None:
+    def _end_rate(self, hold: Hold, lease: Lease, *, need: Need, consumed: int) -> None:
         """End what a hold has of a rate: what it has not consumed is free, if its lease still stands."""
         before = hold.consumed_of(need)
         consumed = max(consumed, before)
-        if lease.term != term:
+        if not hold.is_of(lease):
             return
         lease.held -= need.amount - before
         lease.covered += consumed - before
@@ -205,9 +207,27 @@ class Leases:
             self.activate(lease)
         self.tell_freed([(lease, need.amount - consumed)])
 
-    def _undo(self, needs: Sequence[Need], leases: Sequence[Lease], *, terms: Sequence[int]) -> None:
-        for need, lease, term in zip(needs, leases, terms, strict=False):
-            if term != UNLEASED:
+    def _take_of_rate(
+        self, need: Need, lease: Lease | None, *, now: float, terms: dict[AllowanceId, int]
+    ) -> Lease | None:
+        """Take a rate's need from its lease while that lasts, or go by itself; None: it lacks."""
+        if lease is not None and now < lease.ends_at and need.amount <= lease.free:
+            lease.free -= need.amount
+            lease.held += need.amount
+        elif need.amount:
+            if not self._passes_alone(lease, need, now=now):
+                return None
+            terms[need.allowance_id] = UNLEASED
+            return lease or self.lease(need.allowance_id, need.rate)
+        lease = lease or self.lease(need.allowance_id, need.rate)
+        terms[need.allowance_id] = lease.term
+        return lease
+
+    def _undo(
+        self, needs: Sequence[Need], leases: Sequence[Lease], *, terms: Mapping[AllowanceId, int]
+    ) -> None:
+        for need, lease in zip(needs, leases, strict=False):
+            if terms.get(need.allowance_id) != UNLEASED:
                 lease.free += need.amount
                 lease.held -= need.amount
             elif lease.alone is not None:

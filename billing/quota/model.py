@@ -109,7 +109,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class AllowanceStatus(msgspec.Struct, frozen=True):
-    """Where an allowance stands, fields in this order.   outstanding: leased and neither settled nor returned.
+    """Where an allowance stands, fields in this order.   outstanding: leased, not settled, not returned.
 
     available = limit − spent − outstanding; of a rate, what its bucket has.   unleased: the part of
     `spent` that no lease covered.

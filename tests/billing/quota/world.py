@@ -394,8 +394,8 @@ class World:
             held = sum(
                 need.amount - hold.consumed_of(need)
                 for hold in process.holds.values()
-                for need, of, term in zip(hold.needs, hold.leases, hold.terms, strict=True)
-                if of is lease and term == lease.term
+                for need, of in zip(hold.needs, hold.leases, strict=True)
+                if of is lease and (need.rate is None or hold.is_of(lease))
             )
             assert min(lease.free, lease.pending) >= 0, "I3: nothing is free twice"
             assert lease.held == held, "I3: held is what open requests hold"
