@@ -9,7 +9,7 @@ import pytest
 from app.core.clock import from_ms
 from app.core.errors import Conflict, Rejected
 from app.core.ids import TenantId
-from billing.alerts import endpoints, outbox
+from billing.alerts import endpoints, outbox, watch
 from billing.alerts.endpoints import MOST_ENDPOINTS
 from billing.alerts.model import Attempt, Delivery, Endpoint, Outcome
 from billing.alerts.retry import ATTEMPTS
@@ -188,3 +188,43 @@ async def test_an_attempt_never_shows_its_secret(tower: Tower) -> None:
     (attempt,) = await claim(tower)
     assert attempt.secret is not None
     assert repr(attempt.secret) not in repr(attempt)
+
+
+async def test_workers_that_record_for_one_endpoint_in_any_order_never_lock_each_other_out(
+    tower: Tower,
+) -> None:
+    await tower.endpoint()
+    for _ in range(4):
+        await alarm(tower)
+    claimed = await claim(tower)
+    gone = Outcome(status=410, error="it answered 410", gone=True)
+
+    async def record_all(attempts: list[Attempt]) -> None:
+        async with tower.engine.begin() as connection:
+            for attempt in attempts:
+                await outbox.record(connection, attempt, gone, now=tower.now, draw=0)
+
+    await asyncio.gather(*(record_all(each) for each in (claimed, claimed[::-1]) * 4))
+    assert {each.status for each in await tower.deliveries()} == {"dead"}
+
+
+async def test_nothing_waits_for_an_endpoint_that_is_disabled_meanwhile(tower: Tower) -> None:
+    """An alert that is addressed beside the disabling either finds it disabled or is ended by it."""
+    wallets = [await tower.allowance(10, scope_kind="task", scope_id=f"tsk_{number}") for number in range(8)]
+    gateway = await tower.desk.incarnation()
+    for wallet in wallets:
+        await tower.lend(gateway, wallet, 5)
+    endpoint = await tower.endpoint()
+
+    async def disable() -> None:
+        async with tower.engine.begin() as connection:
+            disabled = {"status": "disabled"}
+            await endpoints.change_endpoint(connection, endpoint.id, changes=disabled, now=tower.now)
+
+    async def look(number: int) -> None:
+        async with tower.engine.begin() as connection:
+            await watch.look(connection, [wallets[number]], now=tower.now)
+
+    await asyncio.gather(*(look(number) for number in range(4)), disable(), *map(look, range(4, 8)))
+    assert len(await tower.alerts()) == 8
+    assert not await tower.deliveries(status="pending")
