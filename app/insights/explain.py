@@ -15,11 +15,11 @@ from app.core.clock import from_ms
 from app.core.money import format_picos, format_price
 from app.insights.entries import list_transaction_entries
 from app.insights.remedies import remedy_for
+from app.insights.request_limits import limits_of, refused_limit
 from app.insights.requests import REFUSED, usage_of
 from billing.journal.tables import parked_record, refusal, usage_event
 from billing.ledger.tables import usage_correction
 from billing.metering.model import Meter
-from billing.quota.tables import allowance
 
 Explanation = dict[str, Any]
 
@@ -42,6 +42,7 @@ async def find_explanation(
 async def _settled(connection: AsyncConnection, event: Any) -> Explanation:
     return {
         **_identity(event, at=event["admitted_at"]),
+        "task_id": event["task_id"],
         "streamed": event["streamed"],
         "outcome": event["outcome"],
         "status": event["status"],
@@ -55,7 +56,7 @@ async def _settled(connection: AsyncConnection, event: Any) -> Explanation:
         "flags": list(event["flags"]),
         "cost": format_picos(event["cost"]),
         "currency": event["currency"],
-        "limits": await _limits(connection, event),
+        "limits": await limits_of(connection, event),
         "hold": _hold(event),
         "decision": _decision(event),
         "attempts": [_attempt(each) for each in event["attempts"]],
@@ -100,6 +101,7 @@ def _refused(row: Any) -> Explanation:
             "message": row["message"],
             "limit": row["limit_value"],
             "observed": row["observed_value"],
+            **refused_limit(row),
             "retry_after_s": None if wait_ms is None else wait_ms / 1000,
             "remedy": remedy_for(row["reason"]),
             "cost": "Nothing: a refused request is never charged.",
@@ -136,29 +138,6 @@ def _identity(row: Any, *, at: Any) -> Explanation:
         "model": row["model_name"],
         "endpoint": row["endpoint"],
     }
-
-
-async def _limits(connection: AsyncConnection, event: Any) -> list[Explanation]:
-    """The allowances that admitted the request: what each gave and took back, and its limit now."""
-    held = {each["allowance_id"]: each for each in event["holds"]}
-    query = select(allowance).where(allowance.c.id.in_(held)).order_by(allowance.c.id)
-    limits = []
-    for row in (await connection.execute(query)).mappings():
-        show = format_picos if row["what"] == "picos" else str
-        limits.append(
-            {
-                "allowance_id": row["id"],
-                "scope": row["scope_kind"],
-                "scope_id": row["scope_id"],
-                "what": "money" if row["what"] == "picos" else row["what"],
-                "window": row["window_kind"],
-                "held": show(int(held[row["id"]]["held"])),
-                "used": show(int(held[row["id"]]["used"])),
-                "limit_now": show(row["limit_amount"]),
-                "spent_now": show(row["spent"]),
-            }
-        )
-    return limits
 
 
 def _hold(event: Any) -> Explanation:

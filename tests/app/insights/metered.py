@@ -18,6 +18,7 @@ from billing.journal.model import Admitted, Held, Refused, Settled, Used, encode
 from billing.journal.posting import Batch, Position, post, post_charges
 from billing.metering.model import Outcome, Usage, UsageSource
 from billing.metering.policy import billed
+from billing.metering.uses import used_of
 from billing.rating.model import Rates, bound, cost
 from tests.app.control.world import METERS, World
 
@@ -113,7 +114,10 @@ def settled(
         billed=charged,
         unknown_bound=Usage(admitted.input_bound, output=admitted.output_bound) if unknown else None,
         cost_picos=price,
-        used=tuple(Used(held.allowance_id, held.amount, price) for held in admitted.holds),
+        used=tuple(
+            Used(held.allowance_id, held.amount, used_of(held.what, charged, cost_picos=price), held.what)
+            for held in admitted.holds
+        ),
         backend_id=ids.BackendId("bck_one"),
         status=200,
         error_code=None,

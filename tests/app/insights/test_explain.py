@@ -9,12 +9,14 @@ import msgspec
 from hypothesis import HealthCheck, given
 from hypothesis import settings as profile
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from app.core import ids
+from app.core.database import connect_engine
 from app.core.money import parse_picos, parse_price
 from billing.journal.facts import Facts
 from billing.journal.join import Charge
-from billing.journal.model import Refused, encode
+from billing.journal.model import Held, Refused, encode
 from billing.journal.posting import Batch, Position, post
 from billing.metering.model import Outcome, Usage, UsageSource
 from tests.app.insights.metered import Traffic, settled
@@ -127,10 +129,12 @@ def _refused(traffic: Traffic, request_id: str) -> Refused:
         endpoint="chat.completions",
         reason="balance_too_low",
         message="The wallet does not cover the hold.",
-        status=402,
+        status=429,
         limit="10",
         observed="12.5",
         retry_after_s=None,
+        allowance_id=payer.allowance_id,
+        facts={"scope": f"tenant {payer.tenant_id}", "unit": "USD", "needed": "3", "available": "-2.5"},
     )
 
 
@@ -138,10 +142,49 @@ async def test_a_refusal_says_which_limit_what_was_asked_and_what_to_do(traffic:
     request_id = ids.request_id()
     await traffic.refuse(_refused(traffic, request_id))
     shown = await _explained(traffic, request_id)
-    assert (shown["outcome"], shown["status"]) == ("refused", 402)
+    assert (shown["outcome"], shown["status"]) == ("refused", 429)
     refusal = shown["refusal"]
     assert (refusal["reason"], refusal["limit"], refusal["observed"]) == ("balance_too_low", "10", "12.5")
+    assert (refusal["unit"], refusal["needed"], refusal["available"]) == ("USD", "3", "-2.5")
+    assert refusal["scope"] == f"tenant {traffic.payers[0].tenant_id}"
+    assert refusal["allowance_id"] == traffic.payers[0].allowance_id
     assert refusal["remedy"].startswith("Top up the wallet")
+
+
+_LIMIT = """
+INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, model_id, what, window_kind, limit_amount, burst,
+  level_micros, level_at, period_start, period_end, limit_source, created_at)
+SELECT :id, :tenant, 'tenant', :tenant, :model, :what, w.kind, 1000,
+  CASE WHEN w.kind = 'minute' THEN 1000 END, CASE WHEN w.kind = 'minute' THEN 0 END,
+  CASE WHEN w.kind = 'minute' THEN now() END, CASE WHEN w.kind = 'day' THEN timestamptz '2026-09-21' END,
+  CASE WHEN w.kind = 'day' THEN timestamptz '2026-09-22' END, 'plan:pln_1', '2026-09-01'
+FROM (SELECT CAST(:window AS text) AS kind) w
+"""
+
+
+async def test_every_limit_of_a_request_is_shown_with_what_it_held_and_used(traffic: Traffic) -> None:
+    admitted = traffic.admitted(at=AT)
+    named = {"tenant": admitted.tenant_id, "model": None}
+    kinds = [("tokens", "day"), ("tokens", "minute"), ("max_output", "request")]
+    owner = connect_engine(traffic.world.database.owner_url)
+    async with owner.begin() as connection:
+        for what, window in kinds:
+            values = {**named, "id": f"alw_{window}", "what": what, "window": window}
+            await connection.execute(text(_LIMIT), values)
+        other = {**named, "model": traffic.models["large"], "id": "alw_other"}
+        await connection.execute(text(_LIMIT), {**other, "what": "requests", "window": "minute"})
+    await owner.dispose()
+    admitted = msgspec.structs.replace(
+        admitted, holds=(*admitted.holds, Held(ids.AllowanceId("alw_day"), 1500, "tokens"))
+    )
+    await traffic.post([(admitted, settled(admitted, Usage(700, 200, 0, 90, 10)))])
+    shown = {each["window"]: each for each in (await _explained(traffic, admitted.request_id))["limits"]}
+    assert set(shown) == {"balance", "day", "minute", "request"}
+    assert (shown["day"]["held"], shown["day"]["used"], shown["day"]["spent_now"]) == ("1500", "990", "990")
+    assert shown["day"]["period_start"] == "2026-09-21T00:00:00Z"
+    assert (shown["minute"]["allowance_id"], shown["minute"]["used"]) == ("alw_minute", "990")
+    assert (shown["request"]["what"], shown["request"]["used"]) == ("max_output", "90")
+    assert shown["minute"]["held"] is shown["request"]["held"] is None
 
 
 async def test_a_settlement_that_was_set_aside_is_shown_to_staff_only(traffic: Traffic) -> None:
