@@ -130,6 +130,15 @@ def lag_ms() -> int | None:
         return None
 
 
+def is_ready() -> bool:
+    """Whether the settler works with all its hands."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{_PROBE_PORT}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 async def one(rig: Rig, query: str) -> Any:
     """The first row of a query, by a fresh connection."""
     engine = connect_engine(rig.url(SUPERUSER), pool_size=1, statement_timeout_s=300)
@@ -177,7 +186,7 @@ async def catch_up(rig: Rig, *, events: int) -> dict[str, Any]:
     waiting.mkdir(exist_ok=True)
     rig.finish(rig.write("--count", str(events), folder=waiting))
     rig.start_settler()
-    while await asyncio.to_thread(lag_ms) is None:
+    while not await asyncio.to_thread(is_ready):
         await asyncio.sleep(0.1)
     size = sum(path.stat().st_size for path in waiting.glob("*.journal"))
     called, begun, cpu = await statements(rig), time.monotonic(), rig.cpu()

@@ -27,7 +27,7 @@ class _Hand:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.standing = Standing()
+        self.standing = Standing(failure="a hand has not begun yet")
         self._listening = asyncio.create_task(self._listen())
 
     def give(self, path: Path) -> None:

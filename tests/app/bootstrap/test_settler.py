@@ -121,7 +121,8 @@ async def test_it_tells_its_health_and_metrics_and_stops_when_asked(shop: Shop, 
     port = free_port()
     async with settler(shop, tmp_path, port=port) as process, httpx.AsyncClient() as client:
         await until_posted(shop, 0)
-        health = await client.get(f"http://127.0.0.1:{port}/health")
+        while (health := await client.get(f"http://127.0.0.1:{port}/health")).status_code == 503:
+            assert health.json()["failure"] == "a hand has not begun yet"
         assert (health.status_code, health.json()["status"]) == (200, "ok")
         assert health.json()["journals"] == 1
         metrics = await client.get(f"http://127.0.0.1:{port}/metrics")
