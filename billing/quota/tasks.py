@@ -1,6 +1,6 @@
-"""Tasks as operators and tenants see them: found, listed, closed, given another budget. Gateways make them.
+"""Tasks as the control API sees them: made, found, listed, closed, given another budget.
 
-A task's budget is an allowance like any other; each change is told to the gateways when it commits.
+Gateways make them too. A task's budget is an allowance like any other. Each change is told to the gateways as it commits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Select, func, select, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
@@ -18,10 +19,10 @@ from billing.quota import authority
 from billing.quota.tables import allowance, task
 
 
-class TaskState(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True):
     """A task.   declared: the budget of its first request.   budget: what it is now; picos, None without one.
 
-    spent_before: what it had cost when it was given that budget.
+    spent_before: the part of its cost that its allowance did not count: the limit is budget − spent_before.
     """
 
     id: TaskId
@@ -38,115 +39,117 @@ class TaskState(msgspec.Struct, frozen=True):
     closed_at: datetime | None
 
 
-class Bill(msgspec.Struct, frozen=True):
-    """What a task's posted requests come to.   tokens: billed, of all classes.   cost: picos, as charged."""
-
-    requests: int
-    tokens: int
-    cost: int
-    first_at: datetime | None
-    last_at: datetime | None
-
-
-_BILLS = text("""
-SELECT task_id, count(*) AS requests, min(admitted_at) AS first_at, max(admitted_at) AS last_at,
-  sum(billed_input + billed_input_cached + billed_input_cache_write + billed_output)::bigint AS tokens,
-  sum(cost) AS cost
-FROM usage_event WHERE task_id = ANY (:tasks) GROUP BY task_id
-""")
-NOTHING_YET = Bill(0, 0, 0, None, None)
+async def create_task(
+    connection: AsyncConnection, *, tenant_id: TenantId, project_id: ProjectId, name: str, budget: int | None
+) -> Task:
+    """A new open task of a project. Raises Conflict if it has one of this name."""
+    values = {"id": ids.task_id(), "tenant_id": tenant_id, "project_id": project_id, "name": name}
+    created = insert(task).values(values).on_conflict_do_nothing().returning(task.c.id)
+    task_id = await connection.scalar(created)
+    if task_id is None:
+        raise Conflict("The project has a task of this name.", name=name)
+    if budget is None:
+        return await get_task(connection, task_id)
+    return await set_budget(connection, task_id, budget=budget, cost=0)
 
 
-async def get(connection: AsyncConnection, task_id: str, *, within: TenantId | None = None) -> TaskState:
-    """The task. Raises Rejected (404) if there is none within reach."""
-    row = (await connection.execute(select(task).where(task.c.id == task_id))).one_or_none()
-    if row is None or within not in (None, row.tenant_id):
+async def get_task(connection: AsyncConnection, task_id: str, *, lock: bool = False) -> Task:
+    """The task.   lock: nobody else changes it before the commit. Raises Rejected (404) if there is none."""
+    query: Select[tuple[object, ...]] = select(task).where(task.c.id == task_id)
+    row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
+    if row is None:
         raise Rejected(RejectReason.NOT_FOUND, "There is no such task.", status=404, id=task_id)
-    return TaskState(**row._mapping)
+    return Task(**row._mapping)
 
 
 async def list_tasks(
     connection: AsyncConnection,
     *,
-    tenant_id: TenantId,
+    tenant_id: TenantId | None = None,
     project_id: str | None = None,
-    status: str | None = None,
     name: str | None = None,
+    status: str | None = None,
     before: str | None = None,
     limit: int,
-) -> list[TaskState]:
-    """A tenant's tasks, the newest first, before a given one."""
-    query = select(task).where(task.c.tenant_id == tenant_id)
-    for column, wanted in ((task.c.project_id, project_id), (task.c.status, status), (task.c.name, name)):
-        if wanted is not None:
-            query = query.where(column == wanted)
-    if before is not None:
-        query = query.where(task.c.id < before)
-    rows = await connection.execute(query.order_by(task.c.id.desc()).limit(limit))
-    return [TaskState(**row._mapping) for row in rows]
-
-
-async def bills(connection: AsyncConnection, task_ids: list[TaskId]) -> dict[TaskId, Bill]:
-    """What each task's posted requests come to; one without any is not named."""
-    rows = await connection.execute(_BILLS, {"tasks": task_ids})
-    return {
-        TaskId(row.task_id): Bill(row.requests, row.tokens, int(row.cost), row.first_at, row.last_at)
-        for row in rows
-    }
-
-
-async def close(connection: AsyncConnection, task_id: TaskId) -> TaskState:
-    """The task, closed: it takes no more requests within a second; what runs ends as it is. Idempotent."""
-    changed = (
-        update(task)
-        .where(task.c.id == task_id, task.c.status == "open")
-        .values(status="closed", closed_at=func.now())
+) -> list[Task]:
+    """Tasks, the newest first, before a given one."""
+    mine = task.c
+    wanted = (
+        (mine.tenant_id, tenant_id),
+        (mine.project_id, project_id),
+        (mine.name, name),
+        (mine.status, status),
     )
-    await connection.execute(changed)
-    return await get(connection, task_id)
+    query = select(task).where(*(column == value for column, value in wanted if value is not None))
+    if before is not None:
+        query = query.where(mine.id < before)
+    rows = await connection.execute(query.order_by(mine.id.desc()).limit(limit))
+    return [Task(**row._mapping) for row in rows]
 
 
-async def set_budget(connection: AsyncConnection, task_id: TaskId, *, budget: int) -> TaskState:
-    """The task with this budget in picos, of which what it has cost by now is a part.
+async def set_status(connection: AsyncConnection, task_id: str, *, closed: bool, now: datetime) -> Task:
+    """The task, closed (it takes no more requests; what runs ends as it is) or open again. Idempotent."""
+    status = "closed" if closed else "open"
+    changed = update(task).where(task.c.id == task_id, task.c.status != status)
+    await connection.execute(changed.values(status=status, closed_at=now if closed else None))
+    return await get_task(connection, task_id)
 
-    Of a task without one, requests that run now are outside: they hold nothing of it. Raises Conflict if
-    it is closed.
+
+async def set_budget(connection: AsyncConnection, task_id: str, *, budget: int | None, cost: int) -> Task:
+    """The task with this budget in picos, or with none; what it has cost so far is a part of it.
+
+    cost: what is settled of it. Of a task that had no budget, requests that run now hold nothing of it.
     """
-    assert budget >= 0
-    row = (await connection.execute(select(task).where(task.c.id == task_id).with_for_update())).one_or_none()
-    before = await get(connection, task_id) if row is None else TaskState(**row._mapping)
-    if before.status == "closed":
-        raise Conflict("A closed task keeps its budget.", id=task_id)
-    if before.allowance_id is not None:
-        await _move_limit(connection, before.allowance_id, budget=budget, spent_before=before.spent_before)
-        values: dict[str, object] = {"budget": budget}
+    before = await get_task(connection, task_id, lock=True)
+    if budget == before.budget:
+        return before
+    if budget is None:
+        values = await _without(connection, before)
+    elif before.allowance_id is not None:
+        values = await _moved(connection, before, allowance_id=before.allowance_id, budget=budget)
     else:
-        values = await _first_budget(connection, before, budget=budget)
+        values = await _with(connection, before, budget=budget, cost=cost)
     await connection.execute(update(task).where(task.c.id == task_id).values(values))
-    return await get(connection, task_id)
+    return await get_task(connection, task_id)
 
 
-async def _move_limit(
-    connection: AsyncConnection, allowance_id: AllowanceId, *, budget: int, spent_before: int
-) -> None:
-    status = await authority.hold_still(connection, allowance_id)
-    by = max(budget - spent_before, 0) - status.limit
-    if by:
-        await authority.change_limit(connection, allowance_id, by=by)
+async def _without(connection: AsyncConnection, before: Task) -> dict[str, object]:
+    """Without a budget: its allowance holds no more requests, and stays for what it counted."""
+    ended = update(allowance).where(allowance.c.id == before.allowance_id).values(ended_at=func.now())
+    await connection.execute(ended)
+    return {"budget": None, "allowance_id": None, "spent_before": 0}
 
 
-async def _first_budget(connection: AsyncConnection, before: TaskState, *, budget: int) -> dict[str, object]:
-    bill = (await bills(connection, [before.id])).get(before.id, NOTHING_YET)
-    allowance_id = ids.allowance_id()
-    await connection.execute(
-        allowance.insert().values(
-            id=allowance_id,
+async def _moved(
+    connection: AsyncConnection, before: Task, *, allowance_id: AllowanceId, budget: int
+) -> dict[str, object]:
+    await _set_limit(connection, allowance_id, limit=budget - before.spent_before)
+    return {"budget": budget}
+
+
+async def _with(connection: AsyncConnection, before: Task, *, budget: int, cost: int) -> dict[str, object]:
+    """With a budget, for the first time or again: then with the allowance that it had."""
+    of_task = (allowance.c.scope_kind == "task", allowance.c.scope_id == before.id)
+    known = await connection.scalar(select(allowance.c.id).where(*of_task))
+    if known is None:
+        known = await authority.create_allowance(
+            connection,
             tenant_id=before.tenant_id,
             scope_kind="task",
             scope_id=before.id,
             what="picos",
             window_kind="balance",
-            limit_amount=max(budget - bill.cost, 0),
+            limit=0,
         )
-    )
-    return {"budget": budget, "allowance_id": allowance_id, "spent_before": bill.cost}
+    allowance_id = AllowanceId(known)
+    spent_before = cost - (await authority.hold_still(connection, allowance_id)).spent
+    await connection.execute(update(allowance).where(allowance.c.id == allowance_id).values(ended_at=None))
+    await _set_limit(connection, allowance_id, limit=budget - spent_before)
+    return {"budget": budget, "allowance_id": allowance_id, "spent_before": max(spent_before, 0)}
+
+
+async def _set_limit(connection: AsyncConnection, allowance_id: AllowanceId, *, limit: int) -> None:
+    status = await authority.hold_still(connection, allowance_id)
+    by = max(limit, 0) - status.limit
+    if by:
+        await authority.change_limit(connection, allowance_id, by=by)

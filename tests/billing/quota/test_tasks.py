@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import asyncpg
 import pytest
 import pytest_asyncio
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.core import ids
 from app.core.database import connect_engine
 from app.core.errors import Conflict, Rejected
-from app.core.ids import ProjectId, TaskId, TenantId
+from app.core.ids import ProjectId, TenantId
 from billing.quota import authority, tasks
+from billing.quota.tables import allowance
 from tests.database import Database
 
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
 _OPEN = "SELECT * FROM quota_open_task($1, $2, $3, $4, $5, $6, $7)"
 
 
@@ -88,7 +92,7 @@ async def test_a_task_is_closed_once_and_says_so(office: Office) -> None:
         await connection.add_listener("steelyard_changes", listen)
         for _ in range(2):
             async with office.engine.begin() as session:
-                closed = await tasks.close(session, TaskId(row["id"]))
+                closed = await tasks.set_status(session, row["id"], closed=True, now=NOW)
         async with asyncio.timeout(5):
             assert await heard.get() == f"task:{row['id']}"
         assert heard.empty(), "closing it again changes nothing"
@@ -101,7 +105,7 @@ async def test_another_budget_moves_the_limit_by_as_much(office: Office) -> None
     row = await office.open("run", 1000)
     for budget in (2500, 0, 700):
         async with office.engine.begin() as session:
-            changed = await tasks.set_budget(session, TaskId(row["id"]), budget=budget)
+            changed = await tasks.set_budget(session, row["id"], budget=budget, cost=0)
             status = await authority.status(session, row["allowance_id"])
         assert (changed.budget, changed.declared, status.limit) == (budget, 1000, budget)
 
@@ -109,30 +113,54 @@ async def test_another_budget_moves_the_limit_by_as_much(office: Office) -> None
 async def test_a_budget_that_comes_late_counts_what_was_spent_before(office: Office) -> None:
     row = await office.open("run")
     async with office.engine.begin() as session:
-        first = await tasks.set_budget(session, TaskId(row["id"]), budget=1000)
+        first = await tasks.set_budget(session, row["id"], budget=1000, cost=300)
         assert first.allowance_id is not None
-        assert (await authority.status(session, first.allowance_id)).limit == 1000
+        assert (await authority.status(session, first.allowance_id)).limit == 700
+        raised = await tasks.set_budget(session, row["id"], budget=1200, cost=10**9)
+        assert (raised.budget, raised.spent_before) == (1200, 300), "what its allowance counts, it counts"
+        assert (await authority.status(session, first.allowance_id)).limit == 900
     assert (await office.open("run"))["allowance_id"] == first.allowance_id
 
 
-async def test_a_closed_task_keeps_its_budget(office: Office) -> None:
+async def test_a_budget_that_is_taken_away_and_given_again_counts_all(office: Office) -> None:
     row = await office.open("run", 1000)
     async with office.engine.begin() as session:
-        await tasks.close(session, TaskId(row["id"]))
+        await session.execute(update(allowance).values(spent=400))
+        none = await tasks.set_budget(session, row["id"], budget=None, cost=400)
+        assert (none.budget, none.allowance_id) == (None, None)
+        again = await tasks.set_budget(session, row["id"], budget=2000, cost=900)
+        assert (again.allowance_id, again.spent_before) == (row["allowance_id"], 500)
+        assert (await authority.status(session, row["allowance_id"])).available == 2000 - 900
+
+
+async def test_a_task_that_the_api_makes_is_the_one_that_requests_name(office: Office) -> None:
+    named = {"tenant_id": office.tenant_id, "project_id": office.project_id, "name": "run"}
+    async with office.engine.begin() as session:
+        made = await tasks.create_task(session, **named, budget=1000)
         with pytest.raises(Conflict):
-            await tasks.set_budget(session, TaskId(row["id"]), budget=1)
+            await tasks.create_task(session, **named, budget=None)
+    row = await office.open("run", 1000)
+    assert (row["id"], row["allowance_id"], row["budget"]) == (made.id, made.allowance_id, "1000")
+    assert (made.declared, made.created_by_key) == (None, None)
+
+
+async def test_a_closed_task_can_be_opened_again(office: Office) -> None:
+    row = await office.open("run")
+    async with office.engine.begin() as session:
+        await tasks.set_status(session, row["id"], closed=True, now=NOW)
+        opened = await tasks.set_status(session, row["id"], closed=False, now=NOW)
+    assert (opened.status, opened.closed_at) == ("open", None)
 
 
 async def test_tasks_are_listed_newest_first_and_are_nobody_elses(office: Office) -> None:
     made = [(await office.open(f"run {number}"))["id"] for number in range(3)]
     async with office.engine.begin() as session:
-        await tasks.close(session, TaskId(made[0]))
+        await tasks.set_status(session, made[0], closed=True, now=NOW)
         listed = await tasks.list_tasks(session, tenant_id=office.tenant_id, limit=2)
         rest = await tasks.list_tasks(session, tenant_id=office.tenant_id, before=listed[-1].id, limit=2)
         still = await tasks.list_tasks(session, tenant_id=office.tenant_id, status="open", limit=9)
         assert [each.id for each in (*listed, *rest)] == made[::-1]
         assert [each.id for each in still] == made[:0:-1]
-        assert await tasks.bills(session, [each.id for each in listed]) == {}
         assert await tasks.list_tasks(session, tenant_id=ids.tenant_id(), limit=9) == []
         with pytest.raises(Rejected):
-            await tasks.get(session, made[0], within=ids.tenant_id())
+            await tasks.get_task(session, "tsk_none")
