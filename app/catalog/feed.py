@@ -187,7 +187,7 @@ class CatalogFeed:
         for (tenant_id, scope_id), limits in (
             await queries.load_limits_of_scopes(connection, scopes)
         ).items():
-            self._snapshot.limit_book.put_scope(tenant_id, scope_id, limits)
+            self._snapshot.limit_book.put_scope(tenant_id, scope_id, limits=limits)
 
     async def _apply_key(self, connection: queries.Connection, key_id: KeyId) -> None:
         keys = await queries.load_keys(connection, key_id)

@@ -56,12 +56,12 @@ class Limits:
         self._due_s: dict[TenantId, float] = {}
 
     def of(
-        self, tenant_id: TenantId, project_id: ProjectId, key_id: KeyId, model_id: ModelId, *, at_ms: int
+        self, tenant_id: TenantId, *, project_id: ProjectId, key_id: KeyId, model_id: ModelId, at_ms: int
     ) -> tuple[Limit, ...]:
         """The limits that hold at a moment. Where the next period isn't known yet, the last one goes on."""
         standing = self._standing.get(tenant_id, {}).get((key_id, model_id))
         if standing is None or not standing.from_ms <= at_ms < standing.until_ms:
-            standing = self._stand(tenant_id, (tenant_id, project_id, key_id), model_id, at_ms=at_ms)
+            standing = self._stand(tenant_id, (tenant_id, project_id, key_id), model_id=model_id, at_ms=at_ms)
             cache = self._standing.setdefault(tenant_id, {})
             if len(cache) >= _MOST_CACHED:
                 cache.clear()
@@ -76,7 +76,7 @@ class Limits:
         self._scopes[tenant_id] = {scope_id: tuple(found) for scope_id, found in scopes.items()}
         self._standing.pop(tenant_id, None)
 
-    def put_scope(self, tenant_id: TenantId, scope_id: str, limits: Iterable[Limit]) -> None:
+    def put_scope(self, tenant_id: TenantId, scope_id: str, *, limits: Iterable[Limit]) -> None:
         """Take all limits of one of a tenant's scopes; it has no others."""
         self._scopes.setdefault(tenant_id, {})[scope_id] = tuple(limits)
         self._standing.pop(tenant_id, None)
@@ -101,7 +101,7 @@ class Limits:
         return sum(len(found) for scopes in self._scopes.values() for found in scopes.values())
 
     def _stand(
-        self, tenant_id: TenantId, scope_ids: tuple[str, ...], model_id: ModelId, *, at_ms: int
+        self, tenant_id: TenantId, scope_ids: tuple[str, ...], *, model_id: ModelId, at_ms: int
     ) -> _Standing:
         scopes = self._scopes.get(tenant_id)
         if scopes is None:

@@ -102,7 +102,13 @@ class Snapshot:
 
     def limits(self, key: Key, model_id: ModelId, *, at_ms: int) -> tuple[Limit, ...]:
         """The limits of its tenant, project and key that hold for a request admitted then."""
-        return self.limit_book.of(key.tenant_id, key.project_id, key.key_id, model_id, at_ms=at_ms)
+        return self.limit_book.of(
+            key.tenant_id,
+            project_id=key.project_id,
+            key_id=key.key_id,
+            model_id=model_id,
+            at_ms=at_ms,
+        )
 
     def price_book(self, tenant: Tenant) -> PriceBookId | None:
         """The tenant's own book, else its plan's, else the default one of its currency."""

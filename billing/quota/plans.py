@@ -46,7 +46,7 @@ async def create_plan(
         "price_book_id": price_book_id,
     }
     created = _plan((await connection.execute(insert(plan).values(values).returning(plan))).one())
-    await _put_limits(connection, created, limits)
+    await _put_limits(connection, created, limits=limits)
     return created
 
 
@@ -115,9 +115,19 @@ async def replace_limits(connection: AsyncConnection, plan_id: str, *, limits: S
     """Make these the limits of a plan, all of them, for all tenants who have it or will. A last step."""
     found = await get_plan(connection, plan_id, lock=True)  # whoever assigns it waits, or we see them
     await connection.execute(delete(plan_limit).where(plan_limit.c.plan_id == plan_id))
-    await _put_limits(connection, found, limits)
+    await _put_limits(connection, found, limits=limits)
     holders = select(plan_assignment.c.tenant_id).where(plan_assignment.c.plan_id == plan_id).distinct()
     await _resolve(connection, list((await connection.execute(holders)).scalars()))
+
+
+def check_limits(owner: Plan, limits: Sequence[PlanLimit]) -> None:
+    """Nothing if these can be a plan's limits. Raises Rejected or Conflict that says why not."""
+    for each in limits:
+        check_limit(each.subject, amount=each.amount, burst=each.burst)
+    if len({each.subject for each in limits}) != len(limits):
+        raise Conflict("A plan has one limit for one subject.", id=owner.id)
+    if owner.currency is None and any(each.subject.what == "picos" for each in limits):
+        raise Conflict("A plan that limits money has a currency.", id=owner.id)
 
 
 async def assign(
@@ -246,14 +256,9 @@ async def _get_assignment(connection: AsyncConnection, assignment_id: str) -> As
     return Assignment(**row._mapping)
 
 
-async def _put_limits(connection: AsyncConnection, owner: Plan, limits: Sequence[PlanLimit]) -> None:
+async def _put_limits(connection: AsyncConnection, owner: Plan, *, limits: Sequence[PlanLimit]) -> None:
     """Add these limits to a plan that has none."""
-    for each in limits:
-        check_limit(each.subject, amount=each.amount, burst=each.burst)
-    if len({each.subject for each in limits}) != len(limits):
-        raise Conflict("A plan has one limit for one subject.", id=owner.id)
-    if owner.currency is None and any(each.subject.what == "picos" for each in limits):
-        raise Conflict("A plan that limits money has a currency.", id=owner.id)
+    check_limits(owner, limits)
     rows = [
         {
             "plan_id": owner.id,

@@ -45,8 +45,12 @@ def limit(name: str, scope_id: str = TENANT, **more: Any) -> Limit:
     return Limit(AllowanceId(name), kind, scope_id, **values)
 
 
+def of(book: Limits, *, at_ms: int, model_id: ModelId = MODEL) -> tuple[Limit, ...]:
+    return book.of(TENANT, project_id=PROJECT, key_id=KEY, model_id=model_id, at_ms=at_ms)
+
+
 def held(book: Limits, *, at_ms: int = 0, model_id: ModelId = MODEL) -> list[str]:
-    return [found.allowance_id for found in book.of(TENANT, PROJECT, KEY, model_id, at_ms=at_ms)]
+    return [found.allowance_id for found in of(book, at_ms=at_ms, model_id=model_id)]
 
 
 def test_a_request_has_the_limits_of_its_tenant_project_and_key_for_all_models_and_its_own() -> None:
@@ -62,8 +66,13 @@ def test_a_request_has_the_limits_of_its_tenant_project_and_key_for_all_models_a
     )
     assert held(book) == ["tenant", "own", "key"]
     assert held(book, model_id=other) == ["tenant", "other", "key"]
-    assert book.of(TENANT, ProjectId("prj_2"), KeyId("key_2"), MODEL, at_ms=0)[0].allowance_id == "tenant"
-    assert book.of(TenantId("ten_2"), PROJECT, KEY, MODEL, at_ms=0) == ()
+    assert (
+        book.of(TENANT, project_id=ProjectId("prj_2"), key_id=KeyId("key_2"), model_id=MODEL, at_ms=0)[
+            0
+        ].allowance_id
+        == "tenant"
+    )
+    assert book.of(TenantId("ten_2"), project_id=PROJECT, key_id=KEY, model_id=MODEL, at_ms=0) == ()
 
 
 def test_a_period_begins_at_its_moment_and_the_last_known_one_goes_on() -> None:
@@ -80,11 +89,11 @@ def test_a_period_begins_at_its_moment_and_the_last_known_one_goes_on() -> None:
 def test_what_was_found_is_found_again_until_it_changes() -> None:
     book = Limits()
     book.put(TENANT, [limit("one")])
-    first = book.of(TENANT, PROJECT, KEY, MODEL, at_ms=1)
-    assert book.of(TENANT, PROJECT, KEY, MODEL, at_ms=2) is first
-    book.put_scope(TENANT, KEY, [limit("two", KEY)])
+    first = of(book, at_ms=1)
+    assert of(book, at_ms=2) is first
+    book.put_scope(TENANT, KEY, limits=[limit("two", KEY)])
     assert held(book) == ["one", "two"]
-    book.put_scope(TENANT, KEY, [])
+    book.put_scope(TENANT, KEY, limits=[])
     assert held(book) == ["one"]
     assert book.count() == 1
 
