@@ -290,8 +290,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The functions as they were: those of the migration that made them."""
+    """The functions as they were: those of the migrations that made them."""
     run(DOWN)
     before = import_module("migrations.versions.20261130_0004_quota")
-    for script in (before.READINGS, before.SYNC, before.POST_AND_CLOSE):
+    since = import_module("migrations.versions.20261201_0012_settler_speed")
+    for script in (before.READINGS, before.SYNC, before.POST_AND_CLOSE, since.QUOTA):
         run(script)
