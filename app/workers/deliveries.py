@@ -85,7 +85,7 @@ def _record(database_url: str, outcomes: list[tuple[Attempt, Outcome]], *, clock
 
     async def record(connection: AsyncConnection) -> list[str]:
         return [
-            await outbox.record(connection, attempt, outcome, now=now, draw=random.random())  # noqa: S311
+            await outbox.record(connection, attempt, outcome=outcome, now=now, draw=random.random())  # noqa: S311
             for attempt, outcome in outcomes
         ]
 

@@ -54,7 +54,7 @@ async def claim(connection: AsyncConnection, *, now: datetime, limit: int = AT_O
 
 
 async def record(
-    connection: AsyncConnection, attempt: Attempt, outcome: Outcome, *, now: datetime, draw: float
+    connection: AsyncConnection, attempt: Attempt, *, outcome: Outcome, now: datetime, draw: float
 ) -> str:
     """The delivery's status after an attempt: `delivered`, `pending` or `dead`.
 

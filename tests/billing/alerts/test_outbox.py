@@ -26,7 +26,7 @@ async def claim(tower: Tower, *, limit: int = 64) -> list[Attempt]:
 
 async def record(tower: Tower, attempt: Attempt, outcome: Outcome) -> str:
     async with tower.engine.begin() as connection:
-        return await outbox.record(connection, attempt, outcome, now=tower.now, draw=0)
+        return await outbox.record(connection, attempt, outcome=outcome, now=tower.now, draw=0)
 
 
 async def send_test(tower: Tower, endpoint: Endpoint) -> Delivery:
@@ -202,7 +202,7 @@ async def test_workers_that_record_for_one_endpoint_in_any_order_never_lock_each
     async def record_all(attempts: list[Attempt]) -> None:
         async with tower.engine.begin() as connection:
             for attempt in attempts:
-                await outbox.record(connection, attempt, gone, now=tower.now, draw=0)
+                await outbox.record(connection, attempt, outcome=gone, now=tower.now, draw=0)
 
     await asyncio.gather(*(record_all(each) for each in (claimed, claimed[::-1]) * 4))
     assert {each.status for each in await tower.deliveries()} == {"dead"}
