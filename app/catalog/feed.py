@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 
 from app.catalog import queries
+from app.catalog.limits import Limit, LimitState
 from app.catalog.snapshot import Fleet, Snapshot
 from app.core.clock import Clock
 from app.core.ids import AllowanceId, KeyId, TenantId
@@ -173,15 +174,14 @@ class CatalogFeed:
         named = [change.partition("/")[::2] for change in changed]
         tenants = [TenantId(tenant_id) for tenant_id, scope_id in named if not scope_id]
         scopes = [(TenantId(each), scope_id) for each, scope_id in named if scope_id and each not in tenants]
-        book = self._snapshot.limit_book
+        told = sorted({TenantId(each) for each, _ in named})
+        states = await queries.load_limit_states(connection, told)
         if tenants:
-            for tenant_id, limits in (await queries.load_limits(connection, tenants)).items():
-                book.put(tenant_id, limits)
+            self._take_limits(await queries.load_limits(connection, tenants), states)
             await self._apply_tenants(connection, tenants)
         if scopes:
             await self._apply_scopes(connection, scopes)
-        due = await queries.load_changes_due(connection, sorted({TenantId(each) for each, _ in named}))
-        self._take_due(due)
+        self._take_due(states)
 
     async def _apply_scopes(self, connection: queries.Connection, scopes: list[tuple[TenantId, str]]) -> None:
         for (tenant_id, scope_id), limits in (
@@ -205,18 +205,17 @@ class CatalogFeed:
             self._on_tenants()
 
     async def _load_all(self, connection: queries.Connection) -> None:
+        book = self._snapshot.limit_book
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             keys = await queries.load_keys(connection)
             tenants = await queries.load_tenants(connection)
             projects = await queries.load_projects(connection)
-            limits = await queries.load_limits(connection)
-            due = await queries.load_changes_due(connection)
+            states = await queries.load_limit_states(connection)
+            lacking = [each for each, state in states.items() if book.lacks(each, state.version)]
+            limits = await queries.load_limits(connection, lacking)
             fleet = await queries.load_fleet(connection)
-        book = self._snapshot.limit_book
-        book.forget_all()
-        for tenant_id, found in limits.items():
-            book.put(tenant_id, found)
-        self._take_due(due)
+        self._take_limits(limits, states)
+        self._take_due(states)
         self._snapshot.put_keys(keys, whole=True)
         self._snapshot.put_tenants(tenants, whole=True)
         self._snapshot.put_projects(*projects)
@@ -226,10 +225,20 @@ class CatalogFeed:
         self._snapshot.loaded_ms = self._clock.now_ms()
         self._loaded.set()
 
-    def _take_due(self, due: Mapping[TenantId, int | None]) -> None:
+    def _take_limits(
+        self, limits: Mapping[TenantId, list[Limit]], states: Mapping[TenantId, LimitState]
+    ) -> None:
+        for tenant_id, found in limits.items():
+            if (state := states.get(tenant_id)) is not None:
+                self._snapshot.limit_book.put(tenant_id, found, version=state.version)
+
+    def _take_due(self, states: Mapping[TenantId, LimitState]) -> None:
         now = self._clock.monotonic()
         self._snapshot.limit_book.put_due(
-            {tenant_id: None if in_ms is None else now + in_ms / 1000 for tenant_id, in_ms in due.items()}
+            {
+                tenant_id: None if state.in_ms is None else now + state.in_ms / 1000
+                for tenant_id, state in states.items()
+            }
         )
 
     async def _load_fleet(self, connection: queries.Connection) -> None:

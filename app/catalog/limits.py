@@ -36,6 +36,13 @@ class Limit(msgspec.Struct, frozen=True):
     rate: Rate | None = None
 
 
+class LimitState(msgspec.Struct, frozen=True):
+    """Of a tenant's limits.   version: grows with each change.   in_ms: when they change by themselves."""
+
+    version: int
+    in_ms: int | None
+
+
 class _Standing(msgspec.Struct, frozen=True):
     """What holds for a key and a model in [from_ms, until_ms)."""
 
@@ -54,6 +61,7 @@ class Limits:
         self._scopes: dict[TenantId, dict[str, tuple[Limit, ...]]] = {}
         self._standing: dict[TenantId, dict[tuple[KeyId, ModelId], _Standing]] = {}
         self._due_s: dict[TenantId, float] = {}
+        self._versions: dict[TenantId, int] = {}
 
     def of(
         self, tenant_id: TenantId, *, project_id: ProjectId, key_id: KeyId, model_id: ModelId, at_ms: int
@@ -68,8 +76,13 @@ class Limits:
             cache[key_id, model_id] = standing
         return standing.limits
 
-    def put(self, tenant_id: TenantId, limits: Iterable[Limit]) -> None:
-        """Take all limits of a tenant; it has no others."""
+    def lacks(self, tenant_id: TenantId, version: int) -> bool:
+        """True unless what it has of a tenant is of this version. Version 0: there never were any."""
+        return self._versions.get(tenant_id, 0) != version
+
+    def put(self, tenant_id: TenantId, limits: Iterable[Limit], *, version: int) -> None:
+        """Take all limits of a tenant; it has no others.   version: read before them, never a later one."""
+        self._versions[tenant_id] = version
         scopes: dict[str, list[Limit]] = {}
         for limit in limits:
             scopes.setdefault(limit.scope_id, []).append(limit)
@@ -92,10 +105,6 @@ class Limits:
     def next_due_s(self) -> float:
         """When some limits change by themselves next, on the monotonic clock; infinite if never."""
         return min(self._due_s.values(), default=float("inf"))
-
-    def forget_all(self) -> None:
-        """Have no limits; a whole load follows at once."""
-        self._scopes, self._standing, self._due_s = {}, {}, {}
 
     def count(self) -> int:
         return sum(len(found) for scopes in self._scopes.values() for found in scopes.values())

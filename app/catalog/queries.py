@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import asyncpg
 
-from app.catalog.limits import Limit
+from app.catalog.limits import Limit, LimitState
 from app.catalog.snapshot import Fleet, Key, Model, Tenant
 from app.core.ids import (
     AllowanceId,
@@ -56,9 +56,9 @@ WHERE limit_source IS NOT NULL AND ended_at IS NULL
 """
 _LIMITS_OF_TENANTS = _LIMITS + "AND tenant_id = ANY($1::text[])"
 _LIMITS_OF_SCOPES = _LIMITS + "AND (tenant_id, scope_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"  # noqa: S608
-_DUE = """
-SELECT tenant_id, (extract(epoch FROM next_change_at - clock_timestamp()) * 1000)::bigint AS in_ms
-FROM tenant_limits WHERE $1::text[] IS NULL AND next_change_at IS NOT NULL OR tenant_id = ANY($1)
+_STATES = """
+SELECT tenant_id, version, (extract(epoch FROM next_change_at - clock_timestamp()) * 1000)::bigint AS in_ms
+FROM tenant_limits WHERE $1::text[] IS NULL OR tenant_id = ANY($1)
 """
 _MODELS = """
 SELECT model.id, name, context_limit, max_output_tokens, default_output_tokens, model.created_at,
@@ -107,17 +107,11 @@ async def load_projects(connection: Connection) -> tuple[list[ProjectId], list[P
     return archived, [ProjectId(row["id"]) for row in rows if row["clamp_output"]]
 
 
-async def load_limits(
-    connection: Connection, tenant_ids: Sequence[TenantId] | None = None
-) -> dict[TenantId, list[Limit]]:
-    """The limits of all tenants that have some, or of these: of this period, and of those opened ahead."""
-    found: dict[TenantId, list[Limit]] = {each: [] for each in tenant_ids or ()}
-    if tenant_ids is None:
-        rows = await connection.fetch(_LIMITS)
-    else:
-        rows = await connection.fetch(_LIMITS_OF_TENANTS, tenant_ids)
-    for row in rows:
-        found.setdefault(TenantId(row["tenant_id"]), []).append(_limit(row))
+async def load_limits(connection: Connection, tenant_ids: Sequence[TenantId]) -> dict[TenantId, list[Limit]]:
+    """The limits of these tenants: of this period, and of those that are opened ahead."""
+    found: dict[TenantId, list[Limit]] = {each: [] for each in tenant_ids}
+    for row in await connection.fetch(_LIMITS_OF_TENANTS, tenant_ids):
+        found[TenantId(row["tenant_id"])].append(_limit(row))
     return found
 
 
@@ -132,11 +126,14 @@ async def load_limits_of_scopes(
     return found
 
 
-async def load_changes_due(
+async def load_limit_states(
     connection: Connection, tenant_ids: Sequence[TenantId] | None = None
-) -> dict[TenantId, int | None]:
-    """In how many ms limits change by themselves next, of all tenants or of these. None: never."""
-    return {TenantId(row["tenant_id"]): row["in_ms"] for row in await connection.fetch(_DUE, tenant_ids)}
+) -> dict[TenantId, LimitState]:
+    """Which version of their limits tenants have, and when it changes by itself; of all, or of these."""
+    return {
+        TenantId(row["tenant_id"]): LimitState(row["version"], row["in_ms"])
+        for row in await connection.fetch(_STATES, tenant_ids)
+    }
 
 
 async def resolve_due(connection: Connection, *, most: int) -> int:

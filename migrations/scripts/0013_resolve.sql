@@ -105,6 +105,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
       RAISE WARNING 'the limits of tenant % can''t be brought up to date: %', v_tenant, SQLERRM;
       UPDATE tenant_limits SET next_change_at = clock_timestamp() + interval '1 minute' WHERE tenant_id = v_tenant;
+      PERFORM pg_notify('steelyard_changes', 'limits:' || v_tenant);
     END;
   END LOOP;
   RETURN cardinality(v_due);

@@ -56,8 +56,6 @@ ALTER TABLE allowance
     (scope_kind, scope_id, model_id, what, window_kind, period_start);
 CREATE INDEX allowance_limits ON allowance (tenant_id, coalesce(period_end, 'infinity')) WHERE limit_source IS NOT NULL;
 CREATE INDEX allowance_periods ON allowance (tenant_id, window_kind, period_end) WHERE period_end IS NOT NULL;
-CREATE INDEX allowance_living ON allowance (coalesce(period_end, 'infinity'))
-  WHERE limit_source IS NOT NULL AND ended_at IS NULL;
 """
 
 PLANS = """
@@ -213,7 +211,7 @@ DROP TYPE quota_limit;
 DROP TRIGGER has_limits ON tenant;
 DROP TABLE tenant_limits, limit_override, plan_assignment, plan_limit, plan;
 DROP FUNCTION tenant_has_limits, limits_must_fit, assignment_stands;
-DROP INDEX allowance_limits, allowance_living, allowance_periods;
+DROP INDEX allowance_limits, allowance_periods;
 ALTER TABLE lease DISABLE TRIGGER stands;
 DELETE FROM lease WHERE allowance_id IN (SELECT id FROM allowance WHERE window_kind <> 'balance');
 ALTER TABLE lease ENABLE TRIGGER stands;

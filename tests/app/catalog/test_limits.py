@@ -57,7 +57,8 @@ def test_a_request_has_the_limits_of_its_tenant_project_and_key_for_all_models_a
     book, other = Limits(), ids.model_id()
     book.put(
         TENANT,
-        [
+        version=1,
+        limits=[
             limit("key", KEY),
             limit("own", PROJECT, model_id=MODEL),
             limit("other", PROJECT, model_id=other),
@@ -78,7 +79,7 @@ def test_a_request_has_the_limits_of_its_tenant_project_and_key_for_all_models_a
 def test_a_period_begins_at_its_moment_and_the_last_known_one_goes_on() -> None:
     book = Limits()
     days = [limit(f"day{n}", window="day", start_ms=n * DAY, end_ms=(n + 1) * DAY) for n in (1, 2)]
-    book.put(TENANT, [days[1], limit("always"), days[0]])
+    book.put(TENANT, [days[1], limit("always"), days[0]], version=1)
     assert held(book, at_ms=DAY) == ["day1", "always"]
     assert held(book, at_ms=2 * DAY - 1) == ["day1", "always"]
     assert held(book, at_ms=2 * DAY) == ["day2", "always"]
@@ -88,7 +89,7 @@ def test_a_period_begins_at_its_moment_and_the_last_known_one_goes_on() -> None:
 
 def test_what_was_found_is_found_again_until_it_changes() -> None:
     book = Limits()
-    book.put(TENANT, [limit("one")])
+    book.put(TENANT, [limit("one")], version=1)
     first = of(book, at_ms=1)
     assert of(book, at_ms=2) is first
     book.put_scope(TENANT, KEY, limits=[limit("two", KEY)])
@@ -96,6 +97,8 @@ def test_what_was_found_is_found_again_until_it_changes() -> None:
     book.put_scope(TENANT, KEY, limits=[])
     assert held(book) == ["one"]
     assert book.count() == 1
+    assert book.lacks(TENANT, 2)
+    assert not book.lacks(TENANT, 1)
 
 
 @pytest_asyncio.fixture
@@ -105,7 +108,7 @@ async def tenancy(database: Database) -> AsyncIterator[Tenancy]:
 
 
 @asynccontextmanager
-async def followed(tenancy: Tenancy) -> AsyncIterator[Snapshot]:
+async def followed(tenancy: Tenancy, *, reload_s: float = 30.0) -> AsyncIterator[Snapshot]:
     snapshot = Snapshot()
     feed = CatalogFeed(
         tenancy.url,
@@ -113,6 +116,7 @@ async def followed(tenancy: Tenancy) -> AsyncIterator[Snapshot]:
         clock=SystemClock(),
         on_fleet=lambda fleet: None,
         on_allowance=lambda allowance_id: None,
+        reload_s=reload_s,
     )
     await feed.start()
     try:
@@ -150,6 +154,16 @@ async def test_each_edit_of_limits_is_seen(tenancy: Tenancy) -> None:
         await until(lambda: amounts(snapshot, key) == {"concurrent": 8})
         await tenancy.override(tenancy.tenant_id, CONCURRENT, unlimited=True)
         await until(lambda: amounts(snapshot, key) == {})
+
+
+async def test_a_change_of_which_nothing_was_heard_is_seen_by_the_next_load(tenancy: Tenancy) -> None:
+    key = await tenancy.key(await tenancy.project())
+    await tenancy.assign(await tenancy.plan(CONCURRENT))
+    async with followed(tenancy, reload_s=0.05) as snapshot:
+        assert amounts(snapshot, key) == {"concurrent": 8}
+        await tenancy.pool.execute("UPDATE allowance SET limit_amount = 99")
+        await tenancy.pool.execute("UPDATE tenant_limits SET version = version + 1")
+        await until(lambda: amounts(snapshot, key) == {"concurrent": 99})
 
 
 async def test_a_rate_comes_with_what_its_bucket_does(tenancy: Tenancy) -> None:
