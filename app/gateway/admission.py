@@ -79,12 +79,10 @@ class AdmissionDesk:
             self._consume_input(draft, hold)
         record = draft.record(needs)
         self._journal.append(record)
-        rates = tuple([each for each in draft.drawn if each.rate is not None]) if terms.shows_rates else ()
-        for each in rates:
-            if each.what == "requests":
-                self._leases.consume(hold, each.allowance_id, total=1)
+        for each in terms.at_once:
+            self._leases.consume(hold, each.allowance_id, total=1)
         headers = self._headers(draft)
-        return Admission(record, hold, ask, principal, model, draft.max_tokens, rates, headers)
+        return Admission(record, hold, ask, principal, model, draft.max_tokens, terms.rates, headers)
 
     def _draft(
         self, ask: Ask, *, request_id: RequestId, principal: Principal, model: Model, task: Task | None
@@ -183,8 +181,8 @@ class AdmissionDesk:
 
     def _consume_input(self, draft: Draft, hold: Hold) -> None:
         """Tell rates of the input at once where it is known; else they hear of it from the engine."""
-        for each in draft.drawn:
-            if each.rate is not None and each.what in ("tokens", "input_tokens"):
+        for each in draft.terms.rates:
+            if each.counts_input:
                 self._leases.consume(hold, each.allowance_id, total=draft.input_bound)
 
     def _headers(self, draft: Draft) -> Headers:

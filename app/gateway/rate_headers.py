@@ -5,15 +5,15 @@ Source: platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from app.catalog.limits import Limit
 from app.core.ids import AllowanceId
 from app.gateway.model import Headers
-from app.gateway.terms import Terms
+from app.gateway.terms import ShownRate, Terms
 
 Standing = Callable[[AllowanceId], tuple[int, int] | None]
+_NEVER = b"24h0m0s"
+"""A bucket into which nothing flows: as long as anybody waits."""
 
 
 def rate_headers(terms: Terms, standing: Standing) -> Headers:
@@ -22,13 +22,17 @@ def rate_headers(terms: Terms, standing: Standing) -> Headers:
     standing: limit and what is available of an allowance; None where it was never asked for: it is full.
     """
     headers: Headers = []
-    for kind, rates in ((b"requests", terms.requests), (b"tokens", terms.tokens)):
+    for rates in (terms.requests, terms.tokens):
         if rates:
-            limit, remaining = _tightest(rates, standing)
+            tightest, remaining = rates[0], _remaining(rates[0], standing)
+            for rate in rates[1:]:
+                less = _remaining(rate, standing)
+                if less < remaining:
+                    tightest, remaining = rate, less
             headers += (
-                (b"x-ratelimit-limit-" + kind, b"%d" % limit.amount),
-                (b"x-ratelimit-remaining-" + kind, b"%d" % remaining),
-                (b"x-ratelimit-reset-" + kind, _until_full(limit, remaining)),
+                tightest.limit,
+                (tightest.remaining, b"%d" % remaining),
+                (tightest.reset, _until_full(tightest, remaining)),
             )
     return headers
 
@@ -38,31 +42,23 @@ def duration(milliseconds: int) -> bytes:
     if milliseconds < 1000:
         return b"%dms" % milliseconds
     minutes, rest = divmod(milliseconds, 60_000)
-    seconds = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
+    whole, part = divmod(rest, 1000)
+    seconds = f"{whole}.{part:03d}".rstrip("0") if part else str(whole)
     if not minutes:
         return f"{seconds}s".encode()
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s".encode() if hours else f"{minutes}m{seconds}s".encode()
 
 
-def _tightest(rates: Sequence[Limit], standing: Standing) -> tuple[Limit, int]:
-    if len(rates) == 1:
-        return rates[0], _remaining(rates[0], standing)
-    return min(((limit, _remaining(limit, standing)) for limit in rates), key=lambda pair: pair[1])
+def _remaining(rate: ShownRate, standing: Standing) -> int:
+    known = standing(rate.allowance_id)
+    return rate.full if known is None else max(0, min(known[1], rate.full))
 
 
-def _remaining(limit: Limit, standing: Standing) -> int:
-    full = _full(limit)
-    known = standing(limit.allowance_id)
-    return full if known is None else max(0, min(known[1], full))
-
-
-def _full(limit: Limit) -> int:
-    return limit.amount if limit.burst is None else limit.burst
-
-
-def _until_full(limit: Limit, remaining: int) -> bytes:
-    missing = _full(limit) - remaining
+def _until_full(rate: ShownRate, remaining: int) -> bytes:
+    missing = rate.full - remaining
     if not missing:
         return b"0s"
-    return duration(math.ceil(missing * 60_000 / limit.amount)) if limit.amount else duration(86_400_000)
+    if not rate.per_minute:
+        return _NEVER
+    return duration(-(-missing * 60_000 // rate.per_minute))

@@ -55,18 +55,35 @@ class Drawn(msgspec.Struct, frozen=True):
         return self.what in ("picos", "tokens", "input_tokens")
 
 
+class ShownRate(msgspec.Struct, frozen=True):
+    """A rate as `x-ratelimit-*` tells of it.   full: the most that it ever has.
+
+    limit: the header that never changes.   remaining, reset: the names of those that do.
+    """
+
+    allowance_id: AllowanceId
+    per_minute: int
+    full: int
+    limit: tuple[bytes, bytes]
+    remaining: bytes
+    reset: bytes
+
+
 class Terms(msgspec.Struct, frozen=True):
     """The limits of requests of one key for one model.
 
     drawn: on which it draws, the wallet first.   max_output, max_context: the lowest ceiling, if any.
-    requests, tokens: the rates that `x-ratelimit-*` tells of.
+    rates: those of them that are consumed as a request goes.   at_once: those of these that it consumes
+    when it is admitted.   requests, tokens: the rates that `x-ratelimit-*` tells of.
     """
 
     drawn: tuple[Drawn, ...]
+    rates: tuple[Drawn, ...] = ()
+    at_once: tuple[Drawn, ...] = ()
     max_output: Limit | None = None
     max_context: Limit | None = None
-    requests: tuple[Limit, ...] = ()
-    tokens: tuple[Limit, ...] = ()
+    requests: tuple[ShownRate, ...] = ()
+    tokens: tuple[ShownRate, ...] = ()
 
     @property
     def shows_rates(self) -> bool:
@@ -113,10 +130,12 @@ def terms_of(limits: Sequence[Limit], *, wallet: Drawn) -> Terms:
     rates = [limit for limit in limits if limit.window == "minute"]
     return Terms(
         drawn=tuple(drawn),
+        rates=tuple(each for each in drawn if each.rate is not None),
+        at_once=tuple(each for each in drawn if each.rate is not None and each.what == "requests"),
         max_output=ceilings.get("max_output"),
         max_context=ceilings.get("max_context"),
-        requests=tuple(limit for limit in rates if limit.what == "requests"),
-        tokens=tuple(limit for limit in rates if limit.what != "requests"),
+        requests=tuple(_shown(limit, b"requests") for limit in rates if limit.what == "requests"),
+        tokens=tuple(_shown(limit, b"tokens") for limit in rates if limit.what != "requests"),
     )
 
 
@@ -156,6 +175,17 @@ def limit_name(what: str, window: str, *, scope_kind: str) -> str:
 def unit_of(what: str, *, currency: str) -> str:
     """What its numbers count, in words."""
     return currency if what == "picos" else _WORDS[what]
+
+
+def _shown(limit: Limit, kind: bytes) -> ShownRate:
+    return ShownRate(
+        limit.allowance_id,
+        per_minute=limit.amount,
+        full=limit.amount if limit.burst is None else limit.burst,
+        limit=(b"x-ratelimit-limit-" + kind, b"%d" % limit.amount),
+        remaining=b"x-ratelimit-remaining-" + kind,
+        reset=b"x-ratelimit-reset-" + kind,
+    )
 
 
 def _drawn(limit: Limit) -> Drawn:

@@ -1,6 +1,7 @@
 """Tasks as the control API sees them: made, found, listed, closed, given another budget.
 
-Gateways make them too. A task's budget is an allowance like any other. Each change is told to the gateways as it commits.
+Gateways make them too. A task's budget is an allowance like any other. Each change is told to the gateways
+as it commits.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.core import ids
-from app.core.errors import Conflict, Rejected, RejectReason
+from app.core.errors import Conflict
 from app.core.ids import AllowanceId, KeyId, ProjectId, TaskId, TenantId
 from billing.quota import authority
 from billing.quota.tables import allowance, task
+from billing.quota.terms import not_found
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ async def get_task(connection: AsyncConnection, task_id: str, *, lock: bool = Fa
     query: Select[tuple[object, ...]] = select(task).where(task.c.id == task_id)
     row = (await connection.execute(query.with_for_update() if lock else query)).one_or_none()
     if row is None:
-        raise Rejected(RejectReason.NOT_FOUND, "There is no such task.", status=404, id=task_id)
+        raise not_found("task", task_id)
     return Task(**row._mapping)
 
 
