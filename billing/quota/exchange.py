@@ -99,7 +99,7 @@ class Exchange:
         """The time at which the next message falls due, None while there is nothing to wait for."""
         if self._under_way or self.leases.closed:
             return None
-        if not self.cut_off and (self.asks.any_due(now=0.0) or any(x.returnable for x in self._recalled)):
+        if not self.cut_off and self._cannot_wait():
             return 0.0
         times = [self.asks.next_deadline()]
         if self._unacknowledged or self.cut_off or self.leases.active:
@@ -107,6 +107,10 @@ class Exchange:
         elif (look := self._renewals.next_look()) is not None:
             times.append(max(look, self._renew_at))
         return min((time for time in times if time is not None), default=None)
+
+    def _cannot_wait(self) -> bool:
+        asked = self.asks.any_due(now=0.0) or any(lease.returnable for lease in self._recalled)
+        return asked or self._renewals.is_under_way
 
     def compose(self, *, now: float) -> Sync | None:
         """The next message, or None if there is nothing to say. It must be answered or failed."""
@@ -120,7 +124,7 @@ class Exchange:
             for lease in list(self._recalled):
                 self._give_back(lease, wants)
         asks = () if self.cut_off else self._gather_asks(now, wants)
-        if now >= self._renew_at:
+        if now >= self._renew_at or self._renewals.is_under_way:
             self._renew(now, wants)
         if not wants and not asks and not self.cut_off:
             return None
@@ -178,6 +182,7 @@ class Exchange:
         self._under_way = None
         self.cut_off = True
         self.leases.alone_from = self._heard_at + TERM_S
+        self._renewals.stop()
         self._renew_at = now + self._renew_s
         self.asks.cut_off()
 
@@ -192,7 +197,9 @@ class Exchange:
 
     def _renew(self, now: float, wants: dict[Lease, int]) -> None:
         """Ask for what leases in use lack, return what they have too much of; cut off, only knock."""
-        self._renew_at = now + self._renew_s
+        if not self._renewals.is_under_way:
+            self._renew_at = now + self._renew_s
+            self._renewals.begin()
         if self.cut_off:
             return
         for lease, want in self._renewals.walk(now):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from billing.quota.lease import Lease
 from billing.quota.leases import Leases
 
+MOST_NAMED = 300
+"""Leases named by one message at most: the rest of a renewal follows with the next, each well in time."""
 REST_S = 2.0
 """Time between two looks at a lease at rest whose settlements may not all be posted."""
 
@@ -23,16 +25,35 @@ class Renewals:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._resting: deque[tuple[float, Lease]] = deque()
+        self._to_come: list[Lease] = []
+
+    def begin(self) -> None:
+        """Another renewal: all active leases are to come."""
+        self._to_come = list(self._leases.active)
+
+    def stop(self) -> None:
+        """Name no more of those to come: another renewal will."""
+        self._to_come = []
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if the last message could not name all that were to come."""
+        return bool(self._to_come)
 
     def walk(self, now: float) -> Iterator[tuple[Lease, int]]:
-        """Each lease to be named by the renewal at `now`, with what it wants. It may give back some."""
-        for lease in list(self._leases.active):
+        """The next leases to be named, with what each wants. They may give back some."""
+        named = 0
+        while self._to_come and named < MOST_NAMED:
+            lease = self._to_come.pop()
+            if not lease.active:
+                continue
             want = lease.renew(now)
             if want or lease.must_be_named(now):
+                named += 1
                 yield lease, want
             elif lease.at_rest:
                 self._lay(lease, now)
-        yield from self._look_at_resting(now)
+        yield from self._look_at_resting(now, most=MOST_NAMED - named)
 
     def next_look(self) -> float | None:
         """When the first lease at rest is to be looked at."""
@@ -46,12 +67,13 @@ class Renewals:
             lease.is_resting = True
             self._resting.append((now + REST_S, lease))
 
-    def _look_at_resting(self, now: float) -> Iterator[tuple[Lease, int]]:
-        while self._resting and self._resting[0][0] <= now:
+    def _look_at_resting(self, now: float, *, most: int) -> Iterator[tuple[Lease, int]]:
+        while most and self._resting and self._resting[0][0] <= now:
             _, lease = self._resting.popleft()
             lease.is_resting = False
             if lease.active:
                 continue
             if not lease.is_clear:
+                most -= 1
                 yield lease, 0
             self._lay(lease, now)

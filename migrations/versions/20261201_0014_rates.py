@@ -76,12 +76,31 @@ BEGIN
   FROM quota_refill(r_level, r_at, p_now, v_rate.limit_amount, 1000000 * (v_rate.burst - v_out)) AS f;
 END $$;
 
--- Bring a locked rate up to p_now and close the leases that ended.
-CREATE FUNCTION quota_turn(p_allowance text, p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+-- Bring those of these locked allowances that are rates up to p_now, and close the leases that ended.
+CREATE FUNCTION quota_turn(p_allowances text[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_rates text[];
+  v_ended text[];
 BEGIN
-  UPDATE allowance SET level_micros = now.r_level, level_at = now.r_at
-  FROM quota_level(p_allowance, p_now) AS now WHERE id = p_allowance;
-  DELETE FROM lease WHERE allowance_id = p_allowance AND heard_at <= p_now - quota_term();
+  v_rates := array(SELECT id FROM allowance WHERE id = ANY (p_allowances) AND window_kind = 'minute');
+  IF v_rates = '{}' THEN
+    RETURN;
+  END IF;
+  v_ended := array(
+    SELECT DISTINCT allowance_id FROM lease
+    WHERE allowance_id = ANY (v_rates) AND heard_at <= p_now - quota_term());
+  UPDATE allowance a SET level_micros = f.r_level, level_at = f.r_at
+  FROM (
+    SELECT r.id, r.level_micros, r.level_at, r.limit_amount, r.burst - coalesce((
+      SELECT sum(l.granted - l.settled - l.returned) FROM lease l WHERE l.allowance_id = r.id), 0) AS room
+    FROM allowance r WHERE r.id = ANY (v_rates) AND r.id <> ALL (v_ended)) AS s,
+    quota_refill(s.level_micros, s.level_at, p_now, s.limit_amount, 1000000 * s.room) AS f
+  WHERE a.id = s.id;
+  IF v_ended <> '{}' THEN
+    UPDATE allowance a SET level_micros = now.r_level, level_at = now.r_at
+    FROM unnest(v_ended) AS e(id), quota_level(e.id, p_now) AS now WHERE a.id = e.id;
+    DELETE FROM lease WHERE allowance_id = ANY (v_ended) AND heard_at <= p_now - quota_term();
+  END IF;
 END $$;
 """
 
@@ -119,33 +138,63 @@ END $$;
 
 SYNC = """
 DROP FUNCTION quota_ask;
--- One need, all of its allowances or none. Returns the allowances that lack; empty: given.
-CREATE FUNCTION quota_ask(p_incarnation text, p_sequence bigint, p_ids text[], p_amounts numeric[])
-RETURNS text[] LANGUAGE plpgsql AS $$
+-- Whole needs, each all of its allowances or none: rows of one p_ask belong together, served in that order.
+-- Returns for each the allowances that lack; none: given. What there is, is read once, and what is given written
+-- once, however many ask: a row that is written anew for each of them has ever longer chains of versions to read.
+CREATE FUNCTION quota_ask(
+  p_incarnation text, p_sequence bigint, p_ask integer[], p_ids text[], p_amounts numeric[]
+) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
-  v_lacking text[];
+  v_ids text[];
+  v_left numeric[];
+  v_unspent numeric[];
+  v_given numeric[];
+  v_recalled text[] := '{}';
   v_fresh text[];
+  v_ask record;
+  v_lacking text[];
+  v_is_hopeless boolean;
+  v_verdicts jsonb := '[]';
 BEGIN
-  v_lacking := array(
-    SELECT n.id FROM unnest(p_ids, p_amounts) AS n(id, amount)
-    WHERE n.amount > greatest(quota_available(n.id), 0) ORDER BY n.id);
-  IF v_lacking = '{}' THEN
-    PERFORM quota_give(p_incarnation, p_sequence, n.id, n.amount)
-    FROM unnest(p_ids, p_amounts) AS n(id, amount) WHERE n.amount > 0;
-    RETURN v_lacking;
+  SELECT array_agg(n.id), array_agg(greatest(quota_available(n.id), 0)),
+    array_agg(greatest(quota_unspent(n.id), 0)), array_agg(0::numeric)
+  INTO v_ids, v_left, v_unspent, v_given
+  FROM (SELECT DISTINCT id FROM unnest(p_ids) AS id) AS n;
+  FOR v_ask IN
+    SELECT array_agg(array_position(v_ids, n.id) ORDER BY n.id) AS places,
+      array_agg(n.amount ORDER BY n.id) AS amounts
+    FROM unnest(p_ask, p_ids, p_amounts) AS n(ask, id, amount) GROUP BY n.ask ORDER BY n.ask
+  LOOP
+    v_lacking := '{}';
+    v_is_hopeless := false;
+    FOR i IN 1..cardinality(v_ask.places) LOOP
+      IF v_ask.amounts[i] > v_left[v_ask.places[i]] THEN
+        v_lacking := v_lacking || v_ids[v_ask.places[i]];
+        -- What is spent leaves too little: whatever holders gave back, it would not be covered.
+        v_is_hopeless := v_is_hopeless OR v_ask.amounts[i] > v_unspent[v_ask.places[i]];
+      END IF;
+    END LOOP;
+    IF v_lacking = '{}' THEN
+      FOR i IN 1..cardinality(v_ask.places) LOOP
+        v_left[v_ask.places[i]] := v_left[v_ask.places[i]] - v_ask.amounts[i];
+        v_given[v_ask.places[i]] := v_given[v_ask.places[i]] + v_ask.amounts[i];
+      END LOOP;
+    ELSIF NOT v_is_hopeless THEN
+      v_recalled := v_recalled || v_lacking;
+    END IF;
+    v_verdicts := v_verdicts || jsonb_build_array(to_jsonb(v_lacking));
+  END LOOP;
+  PERFORM quota_give(p_incarnation, p_sequence, n.id, n.amount)
+  FROM unnest(v_ids, v_given) AS n(id, amount) WHERE n.amount > 0;
+  IF v_recalled <> '{}' THEN
+    -- Holders who know of a recall for half a second more, longer than any asker waits, need no new word.
+    v_fresh := array(
+      SELECT id FROM allowance WHERE id = ANY (v_recalled)
+        AND (recall_until IS NULL OR recall_until < clock_timestamp() + interval '500 milliseconds'));
+    UPDATE allowance SET recall_until = clock_timestamp() + interval '1 second' WHERE id = ANY (v_recalled);
+    PERFORM quota_tell(v_fresh);
   END IF;
-  -- What is spent leaves too little: whatever holders gave back, it would not be covered.
-  IF EXISTS (SELECT FROM unnest(p_ids, p_amounts) AS n(id, amount)
-      WHERE n.amount > greatest(quota_unspent(n.id), 0)) THEN
-    RETURN v_lacking;
-  END IF;
-  -- Holders who know of a recall for half a second more, longer than any asker waits, need no new word.
-  v_fresh := array(
-    SELECT id FROM allowance WHERE id = ANY (v_lacking)
-      AND (recall_until IS NULL OR recall_until < clock_timestamp() + interval '500 milliseconds'));
-  UPDATE allowance SET recall_until = clock_timestamp() + interval '1 second' WHERE id = ANY (v_lacking);
-  PERFORM quota_tell(v_fresh);
-  RETURN v_lacking;
+  RETURN v_verdicts;
 END $$;
 
 -- What a message says of leases: totals of an epoch that has ended touch nothing. Returns whose returns grew.
@@ -174,25 +223,47 @@ BEGIN
   RETURN v_grown;
 END $$;
 
+-- What background renewals are given: nothing under recall.
+CREATE FUNCTION quota_renew(p_incarnation text, p_sequence bigint, p_ids text[], p_wants numeric[])
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  WITH given AS (
+    SELECT s.id, s.is_rate, least(s.want, quota_share(s.available)) AS amount
+    FROM (
+      SELECT a.id, m.want, a.window_kind = 'minute' AS is_rate,
+        CASE WHEN a.window_kind = 'minute' THEN div(a.level_micros, 1000000)
+          ELSE a.limit_amount - a.spent - coalesce((
+            SELECT sum(l.granted - l.settled - l.returned) FROM lease l
+            WHERE l.allowance_id = a.id AND l.granted - l.settled - l.returned > 0), 0) END AS available
+      FROM unnest(p_ids, p_wants) AS m(id, want) JOIN allowance a USING (id)
+      WHERE m.want > 0 AND (a.recall_until IS NULL OR a.recall_until <= clock_timestamp())) AS s
+    WHERE s.available >= 4
+  ), taken AS (
+    UPDATE allowance a SET level_micros = a.level_micros - g.amount * 1000000
+    FROM given g WHERE a.id = g.id AND g.is_rate)
+  INSERT INTO lease (allowance_id, incarnation_id, granted, epoch, heard_at)
+  SELECT g.id, p_incarnation, g.amount, CASE WHEN g.is_rate THEN p_sequence ELSE 0 END,
+    CASE WHEN g.is_rate THEN clock_timestamp() END
+  FROM given g
+  ON CONFLICT (allowance_id, incarnation_id)
+  DO UPDATE SET granted = lease.granted + EXCLUDED.granted, heard_at = EXCLUDED.heard_at;
+END $$;
+
 DROP FUNCTION quota_sync;
 -- The only message of a process. p_ids, p_returned, p_wants: leases with their cumulative totals returned and
 -- what a renewal wants; p_consumed, p_epochs: of rates, what was consumed, and of which lease that is said.
 -- p_ask, p_ask_ids, p_ask_amounts: whole needs, rows of one p_ask belong together (0, 1, …).
--- Amounts in the answer are strings: a JSON number might be read as a float.
+-- Amounts in the answer are strings: a JSON number might be read as a float. All is looked up by keys, so a plan is
+-- made once and never scans: planning anew for each array would cost more than all the rest.
 CREATE FUNCTION quota_sync(
   p_incarnation text, p_sequence bigint, p_ids text[], p_returned numeric[], p_wants numeric[],
   p_ask integer[], p_ask_ids text[], p_ask_amounts numeric[], p_consumed numeric[], p_epochs bigint[]
-) RETURNS jsonb LANGUAGE plpgsql AS $$
+) RETURNS jsonb LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   v_incarnation incarnation;
   v_is_fresh boolean;
   v_now timestamptz;
   v_verdicts jsonb;
-  v_id text;
-  v_ids text[];
-  v_amounts numeric[];
-  v_want numeric;
-  v_give numeric;
 BEGIN
   SELECT * INTO v_incarnation FROM incarnation WHERE id = p_incarnation FOR UPDATE;
   IF NOT FOUND OR v_incarnation.status = 'closed' THEN
@@ -202,44 +273,35 @@ BEGIN
   v_now := clock_timestamp();
   v_is_fresh := p_sequence > v_incarnation.last_sequence;
 
-  PERFORM quota_turn(id, v_now) FROM allowance WHERE id = ANY (p_ids || p_ask_ids) AND window_kind = 'minute';
+  PERFORM quota_turn(p_ids || p_ask_ids, v_now);
   PERFORM quota_tell_askers(quota_hear(
     p_incarnation, p_ids, p_returned, p_consumed, p_epochs, CASE WHEN v_is_fresh THEN v_now END));
 
   IF v_is_fresh THEN
-    v_verdicts := '[]';
-    FOR v_ids, v_amounts IN
-      SELECT array_agg(n.id), array_agg(n.amount)
-      FROM unnest(p_ask, p_ask_ids, p_ask_amounts) AS n(ask, id, amount) GROUP BY n.ask ORDER BY n.ask
-    LOOP
-      v_verdicts := v_verdicts
-        || jsonb_build_array(to_jsonb(quota_ask(p_incarnation, p_sequence, v_ids, v_amounts)));
-    END LOOP;
-    FOR v_id, v_want IN
-      SELECT a.id, m.want FROM unnest(p_ids, p_wants) AS m(id, want) JOIN allowance a USING (id)
-      WHERE m.want > 0 AND (a.recall_until IS NULL OR a.recall_until <= clock_timestamp())
-    LOOP
-      v_give := least(v_want, quota_share(quota_available(v_id)));
-      IF v_give > 0 THEN
-        PERFORM quota_give(p_incarnation, p_sequence, v_id, v_give);
-      END IF;
-    END LOOP;
+    v_verdicts := quota_ask(p_incarnation, p_sequence, p_ask, p_ask_ids, p_ask_amounts);
+    PERFORM quota_renew(p_incarnation, p_sequence, p_ids, p_wants);
     UPDATE incarnation SET last_sequence = p_sequence, synced_at = v_now WHERE id = p_incarnation;
   END IF;
 
   RETURN jsonb_build_object('sequence', p_sequence, 'asks', v_verdicts, 'leases', coalesce((
     SELECT jsonb_agg(jsonb_build_array(
-      f.id, f.granted::text, f.returned::text, f.limit_amount::text, f.spent::text, f.available::text,
-      CASE WHEN f.available < 0 THEN 1000
+      f.id, f.granted::text, f.returned::text, f.limit_amount::text, (f.limit_amount - f.unspent)::text,
+      f.available::text, CASE WHEN f.available < 0 THEN 1000
         ELSE greatest(ceil(extract(epoch FROM f.recall_until - clock_timestamp()) * 1000), 0)::integer END,
       f.settled::text) || f.of_rate)
     FROM (
-      SELECT a.id, a.limit_amount, a.recall_until, quota_available(a.id) AS available,
-        coalesce(l.granted, 0) AS granted, coalesce(l.returned, 0) AS returned, coalesce(l.settled, 0) AS settled,
-        CASE WHEN a.window_kind = 'minute' THEN a.limit_amount - quota_unspent(a.id) ELSE a.spent END AS spent,
+      SELECT a.id, a.limit_amount, a.recall_until, coalesce(l.granted, 0) AS granted,
+        coalesce(l.returned, 0) AS returned, coalesce(l.settled, 0) AS settled,
+        CASE WHEN a.window_kind = 'minute' THEN div(a.level_micros, 1000000)
+          ELSE a.limit_amount - a.spent - o.amount END AS available,
+        CASE WHEN a.window_kind = 'minute' THEN div(a.level_micros, 1000000) + o.amount
+          ELSE a.limit_amount - a.spent END AS unspent,
         CASE WHEN a.window_kind = 'minute' THEN jsonb_build_array(coalesce(l.epoch, 0), a.level_micros::text,
           (SELECT count(*) FROM lease h WHERE h.allowance_id = a.id)) ELSE '[]' END AS of_rate
       FROM allowance a LEFT JOIN lease l ON l.allowance_id = a.id AND l.incarnation_id = p_incarnation
+      CROSS JOIN LATERAL (
+        SELECT coalesce(sum(x.granted - x.settled - x.returned), 0) AS amount FROM lease x
+        WHERE x.allowance_id = a.id AND x.granted - x.settled - x.returned > 0) AS o
       WHERE a.id = ANY (p_ids || p_ask_ids)) AS f), '[]'));
 END $$;
 """
@@ -260,7 +322,7 @@ BEGIN
   PERFORM FROM incarnation WHERE id = p_incarnation FOR UPDATE;
   v_ids := array(SELECT allowance_id FROM lease WHERE incarnation_id = p_incarnation);
   PERFORM FROM allowance WHERE id = ANY (v_ids) ORDER BY id FOR UPDATE;
-  PERFORM quota_turn(id, clock_timestamp()) FROM allowance WHERE id = ANY (v_ids) AND window_kind = 'minute';
+  PERFORM quota_turn(v_ids, clock_timestamp());
   DELETE FROM lease WHERE incarnation_id = p_incarnation AND epoch > 0 AND NOT p_released;
   UPDATE lease l SET returned = l.granted - l.settled - least(
     l.granted - l.settled - l.returned,
@@ -279,8 +341,8 @@ DELETE FROM lease WHERE epoch > 0;
 DROP TRIGGER stands ON lease;
 CREATE TRIGGER stands BEFORE DELETE ON lease FOR EACH ROW EXECUTE FUNCTION forbid_change();
 ALTER TABLE lease DROP COLUMN epoch, DROP COLUMN heard_at;
-DROP FUNCTION quota_close, quota_post, quota_sync, quota_hear, quota_ask, quota_tell_askers, quota_give, quota_tell,
-  quota_share, quota_available, quota_unspent, quota_turn, quota_level, quota_refill, quota_term;
+DROP FUNCTION quota_close, quota_post, quota_sync, quota_hear, quota_renew, quota_ask, quota_tell_askers, quota_give,
+  quota_tell, quota_share, quota_available, quota_unspent, quota_turn, quota_level, quota_refill, quota_term;
 """
 
 

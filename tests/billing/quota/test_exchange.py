@@ -9,6 +9,7 @@ from billing.quota.exchange import Exchange
 from billing.quota.lease import Hold
 from billing.quota.leases import Leases
 from billing.quota.model import Answer, Denied, Need
+from billing.quota.renewals import MOST_NAMED
 from tests.billing.quota.twin import Allowance, Incarnation, Twin
 
 A, PROCESS = AllowanceId("alw_a"), IncarnationId("inc_1")
@@ -107,3 +108,38 @@ def test_a_notice_of_an_allowance_that_was_never_borrowed_is_nothing() -> None:
     line = Line(1000)
     line.exchange.notice(AllowanceId("alw_b"), now=0.0)
     assert line.exchange.next_wake() is None
+
+
+def test_a_renewal_of_many_leases_goes_in_messages_of_bounded_size_one_after_the_other() -> None:
+    line, many = Line(0), [AllowanceId(f"alw_{number}") for number in range(2 * MOST_NAMED + 7)]
+    for allowance in many:
+        line.twin.allowances[allowance] = Allowance(10**6)
+        lease = line.leases.lease(allowance)
+        lease.taken = 10
+        line.leases.activate(lease)
+    sizes = []
+    while line.exchange.has_work(now=0.0):
+        message = line.exchange.compose(now=0.0)
+        assert message is not None
+        sizes.append(len(message.leases))
+        line.exchange.receive(line.twin.sync(PROCESS, message), now=0.0)
+    assert sizes == [MOST_NAMED, MOST_NAMED, 7]
+    assert all(line.leases.lease(allowance).free == 40 for allowance in many)
+    assert line.exchange.next_wake() == RENEW_S
+
+
+def test_thousands_of_idle_leases_are_not_looked_at() -> None:
+    """Those of running streams rest until their holds end, and are named by no message."""
+    line, holds = Line(10**9), []
+    for number in range(2000):
+        allowance = AllowanceId(f"alw_{number}")
+        line.twin.allowances[allowance] = Allowance(1)
+        line.exchange.ask([Need(allowance, 1)], now=0.0, resolve=holds.append)
+    line.talk(0.0)
+    for tick in range(1, 12):
+        line.talk(tick * RENEW_S)
+    assert (len(line.leases), len(line.leases.active)) == (2000, 0)
+    line.request(5, 3.0)
+    line.talk(3.0)
+    assert list(line.leases.active) == [line.leases.lease(A)]
+    assert len(holds) == 2000

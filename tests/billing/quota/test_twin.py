@@ -79,7 +79,7 @@ class Both:
         self.twin.now += self.draw.choice((-0.7, 0.013, 0.35, 1.1, 4.0))
         self.twin.turn(self.rate)
         now = self.start + timedelta(microseconds=self.twin.now_us)
-        await self.desk.pool.execute("SELECT quota_turn($1, $2)", self.rate, now)
+        await self.desk.pool.execute("SELECT quota_turn($1, $2)", [self.rate], now)
 
     async def new_message(self) -> None:
         incarnation = self.draw.choice(self.incarnations)
