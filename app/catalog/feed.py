@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import asyncpg
@@ -33,6 +33,7 @@ OnFleet = Callable[[Fleet], None]
 OnAllowance = Callable[[AllowanceId], None]
 OnTask = Callable[[str], None]
 OnTenants = Callable[[], None]
+Connect = Callable[[], Awaitable[queries.Connection]]
 
 _OF_FLEET = frozenset({"model", "deployment", "backend", "price_book", "price_version"})
 _TURNED_AT_ONCE = 200
@@ -44,8 +45,8 @@ class CatalogFeed:
 
     on_fleet: called after each change of models, backends or prices.   on_allowance: called for each
     allowance whose limit changed or that is recalled.   on_task: called with the id of each task that
-    was closed or got another budget.   on_tenants: called after tenants changed.
-    connected, last_error: for health.
+    was closed or got another budget.   on_tenants: called after tenants changed.   connect: how to reach
+    the database, if not by its address.   connected, last_error: for health.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class CatalogFeed:
         on_allowance: OnAllowance,
         on_task: OnTask | None = None,
         on_tenants: OnTenants | None = None,
+        connect: Connect | None = None,
         reload_s: float = 30.0,
         backoff_s: float = 0.2,
         max_backoff_s: float = 5.0,
@@ -69,6 +71,7 @@ class CatalogFeed:
         self._on_allowance = on_allowance
         self._on_task = on_task
         self._on_tenants = on_tenants
+        self._connect = connect or self._dial
         self._reload_s = reload_s
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
@@ -104,7 +107,7 @@ class CatalogFeed:
 
     async def _follow_one_connection(self) -> None:
         """Load everything, then apply changes; returns when the connection is lost."""
-        connection = await asyncpg.connect(self._database_url, timeout=5.0, command_timeout=10.0)
+        connection = await self._connect()
         try:
             self._changes = asyncio.Queue()
             connection.add_termination_listener(self._lost)
@@ -116,6 +119,9 @@ class CatalogFeed:
             await self._apply_changes(connection)
         finally:
             connection.terminate()
+
+    async def _dial(self) -> queries.Connection:
+        return await asyncpg.connect(self._database_url, timeout=5.0, command_timeout=10.0)
 
     async def _apply_changes(self, connection: queries.Connection) -> None:
         reload_at = self._clock.monotonic() + self._reload_s
