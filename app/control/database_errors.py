@@ -16,6 +16,8 @@ _UNIQUE = {
     "price_book_name_key": "There is a price book of this name.",
     "price_book_default": "The currency has a default price book.",
     "alert_rule_once": "The tenant has a rule for the same allowances; change that one.",
+    "plan_name_key": "There is a plan of this name.",
+    "task_project_id_name_key": "The project has a task of this name.",
     "wallet_tenant_id_key": "The tenant has a wallet.",
 }
 _UNREACHABLE = ("08", "28", "3D", "53", "57", "58")

@@ -43,6 +43,9 @@ class Scope(StrEnum):
     CREDIT_WRITE = "credit:write"
     USAGE_READ = "usage:read"
     REQUESTS_READ = "requests:read"
+    LIMITS_READ = "limits:read"
+    LIMITS_WRITE = "limits:write"
+    TASKS_WRITE = "tasks:write"
     ALERTS_READ = "alerts:read"
     ALERTS_WRITE = "alerts:write"
     AUDIT_READ = "audit:read"
@@ -62,6 +65,7 @@ _VIEWER = frozenset(
         Scope.WALLETS_READ,
         Scope.USAGE_READ,
         Scope.REQUESTS_READ,
+        Scope.LIMITS_READ,
         Scope.ALERTS_READ,
     }
 )
@@ -73,6 +77,7 @@ _STAFF_ONLY = frozenset(
         Scope.FLEET_WRITE,
         Scope.PRICES_WRITE,
         Scope.CREDIT_WRITE,
+        Scope.LIMITS_WRITE,
         Scope.AUDIT_READ,
         Scope.MEMBERS_READ,
         Scope.MEMBERS_WRITE,
@@ -80,8 +85,8 @@ _STAFF_ONLY = frozenset(
 )
 SCOPES_OF_ROLE: dict[Role, frozenset[Scope]] = {
     Role.OPERATOR: frozenset(Scope),
-    Role.FINANCE: _VIEWER | {Scope.CREDIT_WRITE, Scope.AUDIT_READ, Scope.ALERTS_WRITE},
-    Role.DEVELOPER: _VIEWER | {Scope.PROJECTS_WRITE, Scope.KEYS_WRITE, Scope.ALERTS_WRITE},
+    Role.FINANCE: _VIEWER | {Scope.CREDIT_WRITE, Scope.AUDIT_READ, Scope.ALERTS_WRITE, Scope.TASKS_WRITE},
+    Role.DEVELOPER: _VIEWER | {Scope.PROJECTS_WRITE, Scope.KEYS_WRITE, Scope.ALERTS_WRITE, Scope.TASKS_WRITE},
     Role.VIEWER: _VIEWER,
 }
 

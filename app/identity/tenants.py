@@ -73,7 +73,7 @@ async def list_tenants(
 async def change_tenant(
     connection: AsyncConnection, tenant_id: str, *, changes: Mapping[str, Any], trail: Trail
 ) -> Tenant:
-    """The tenant with other name, timezone, status or price book. `closed` is for good.
+    """The tenant with other name, timezone, status, price book or way to suspend. `closed` is for good.
 
     Keys of a suspended or closed tenant are refused by the gateways within a second.
     """
@@ -132,7 +132,7 @@ async def change_project(
     within: TenantId | None,
     trail: Trail,
 ) -> Project:
-    """The project with another name or status. Keys of an archived project are refused."""
+    """The project with another name, status or way with output. Keys of an archived one are refused."""
     before = await get_project(connection, project_id, within=within)
     if not changes:
         return before

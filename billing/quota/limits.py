@@ -37,6 +37,7 @@ LEFT JOIN plan_assignment s ON s.tenant_id = a.tenant_id AND s.plan_id = p.id
   AND s.effective_from <= :at AND (s.effective_to IS NULL OR s.effective_to > :at)
 WHERE a.tenant_id = :tenant AND a.limit_source IS NOT NULL AND a.ended_at IS NULL
   AND coalesce(a.period_end, 'infinity') > :at AND coalesce(a.period_start, '-infinity') <= :at
+  AND (CAST(:scopes AS text[]) IS NULL OR a.scope_id = ANY (CAST(:scopes AS text[])))
 """)
 _UNLIMITED = text("""
 SELECT o.* FROM (
@@ -154,7 +155,9 @@ async def effective(
     """
     moment = at or (await connection.execute(select(func.clock_timestamp()))).scalar_one()
     asked = {"tenant": tenant_id, "at": moment}
-    found = [_limited(row) for row in (await connection.execute(_EFFECTIVE, asked)).mappings()]
+    scopes = None if scope_ids is None else sorted(scope_ids)
+    rows = await connection.execute(_EFFECTIVE, asked | {"scopes": scopes})
+    found = [_limited(row) for row in rows.mappings()]
     found += [_unlimited(row) for row in (await connection.execute(_UNLIMITED, asked)).mappings()]
     return sorted(_within(found, scope_ids), key=_order)
 

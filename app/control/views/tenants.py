@@ -43,6 +43,9 @@ class TenantPatch(Patch):
     timezone: Identifier | None = None
     status: Literal["active", "suspended", "closed"] | None = Field(None, description="`closed` is for good.")
     price_book_id: Identifier | None = None
+    on_suspend: Literal["finish", "cut"] | None = Field(
+        None, description="What becomes of its running streams when it is suspended."
+    )
 
 
 class TenantOut(Out):
@@ -52,6 +55,7 @@ class TenantOut(Out):
     timezone: str
     status: str
     price_book_id: str | None
+    on_suspend: str
     created_at: datetime
 
 
@@ -62,6 +66,10 @@ class ProjectIn(In):
 class ProjectPatch(Patch):
     name: Name | None = None
     status: Literal["active", "archived"] | None = None
+    clamp_output: bool | None = Field(
+        None,
+        description="Give a request less output than it asks for where a limit leaves less, and tell it.",
+    )
 
 
 class ProjectOut(Out):
@@ -69,6 +77,7 @@ class ProjectOut(Out):
     tenant_id: str
     name: str
     status: str
+    clamp_output: bool
     created_at: datetime
 
 
@@ -110,7 +119,9 @@ async def show_tenant(tenant_id: str, call: Annotated[Call, Depends(Reads(Scope.
     return TenantOut.model_validate(found)
 
 
-@api.patch("/tenants/{tenant_id}", summary="Rename, suspend, resume or close a tenant; give it a price book")
+@api.patch(
+    "/tenants/{tenant_id}", summary="Rename, suspend, resume or close a tenant; set its price book and terms"
+)
 async def change_tenant(
     tenant_id: str, body: TenantPatch, call: Annotated[Call, Depends(Writes(Scope.TENANTS_WRITE))]
 ) -> TenantOut:
@@ -148,7 +159,9 @@ async def show_project(
     return ProjectOut.model_validate(found)
 
 
-@api.patch("/projects/{project_id}", summary="Rename, archive or revive a project")
+@api.patch(
+    "/projects/{project_id}", summary="Rename, archive or revive a project; let limits clamp its output"
+)
 async def change_project(
     project_id: str, body: ProjectPatch, call: Annotated[Call, Depends(Writes(Scope.PROJECTS_WRITE))]
 ) -> ProjectOut:

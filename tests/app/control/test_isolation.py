@@ -22,16 +22,30 @@ _BODIES: dict[str, dict[str, Any]] = {
     "/api/v1/access-tokens": {"name": "mine"},
     "/api/v1/alert-endpoints": {"email": "me@intruder.example"},
     "/api/v1/alert-rules": {"percents": [1]},
+    "/api/v1/tasks": {"project_id": "prj_" + "1" * 32, "name": "intruder"},
+    "/api/v1/tasks/{task_id}": {"budget": "1"},
+    "/api/v1/limits/dry-run": {"what": "requests", "window": "minute", "amount": 1},
 }
 _ELSEWHERE = {"day": "2026-12-01", "gap_id": "1", "parked_id": "1", "incarnation_id": "inc_" + "1" * 32}
 """Path parameters of the operators' own routes: no tenant's things."""
-_OWN_ACTS = {("POST", f"/api/v1/{name}") for name in ("access-tokens", "alert-endpoints", "alert-rules")}
+_OWN_ACTS = {
+    ("POST", f"/api/v1/{name}")
+    for name in ("access-tokens", "alert-endpoints", "alert-rules", "limits/dry-run")
+}
+
+
+_DEMAND_A_KEY = ("wallets", "plan-assignments", "limit-overrides")
 
 
 @dataclass(frozen=True)
 class Route:
     method: str
     path: str
+
+
+_USAGE = {f"GET /api/v1/{name}" for name in ("usage", "metering-policy", "limits", "tasks")}
+"""What an API key with `usage:read` reads, of its own."""
+_ONE_TASK = Route("GET", "/api/v1/tasks/{task_id}")
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ async def _victim(world: World) -> Victim:
     endpoint = await world.made("/alert-endpoints", watched)
     delivery = await world.made(f"/alert-endpoints/{endpoint['id']}/test")
     rule = await world.made("/alert-rules", {"tenant_id": tenant["id"], "remaining": "123.456"})
-    ids = {
+    ids = await _limited(world, tenant["id"], project["id"]) | {
         "tenant_id": tenant["id"],
         "project_id": project["id"],
         "key_id": key["id"],
@@ -100,6 +114,24 @@ async def _victim(world: World) -> Victim:
     }
     words = {"Victim", "victim-", "Secret terms", "123.456", "10.9.8.7", key["key"]}
     return Victim(ids, frozenset(ids.values()) | words)
+
+
+async def _limited(world: World, tenant_id: str, project_id: str) -> dict[str, str]:
+    terms = {"what": "picos", "window": "month", "amount": "123.456"}
+    plan = {"name": "victim-plan", "currency": "USD", "limits": [{"level": "tenant", **terms}]}
+    made = await world.made("/plans", plan)
+    path, key = f"/tenants/{tenant_id}", {"idempotency-key": "victim"}
+    ahead = {"plan_id": made["id"], "effective_from": "2036-01-01T00:00:00Z"}
+    assigned = await world.made(f"{path}/plan-assignments", ahead, **key)
+    hidden = {**terms, "reason": "victim-override"}
+    override = await world.made(f"{path}/limit-overrides", hidden, **{"idempotency-key": "victim-too"})
+    task = await world.made("/tasks", {"project_id": project_id, "name": "victim-task", "budget": "123.456"})
+    return {
+        "plan_id": made["id"],
+        "assignment_id": assigned["assignment"]["id"],
+        "override_id": override["id"],
+        "task_id": task["id"],
+    }
 
 
 async def _refusal(world: World, tenant_id: str, project_id: str, *, key_id: str) -> str:
@@ -122,6 +154,7 @@ async def _alert(world: World, tenant_id: str) -> str:
         " what, window_kind, limit_amount, spent, outstanding, at)"
         " SELECT :id, tenant_id, id, 'percent', 50, 'tenant', scope_id, 'victim-name', 'picos', 'balance',"
         " 2, 1, 0, now() FROM allowance WHERE tenant_id = :tenant"
+        " AND window_kind = 'balance' AND scope_kind = 'tenant'"
     )
     async with world.engine.begin() as connection:
         await connection.execute(row, {"id": alert_id, "tenant": tenant_id})
@@ -133,7 +166,8 @@ async def _state(world: World) -> dict[str, int]:
     tables = ("tenant", "project", "api_key", "member", "wallet", "wallet_grant", "backend", "model")
     digests = {}
     async with world.engine.connect() as connection:
-        for table in (*tables, "deployment", "price_book", "price_version", "price", "allowance"):
+        limited = ("plan", "plan_limit", "plan_assignment", "limit_override", "task", "allowance")
+        for table in (*tables, "deployment", "price_book", "price_version", "price", *limited):
             query = text(f"SELECT coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {table} t")
             digests[table] = int((await connection.execute(query)).scalar_one())
     return digests
@@ -143,7 +177,8 @@ async def _call(client: httpx.AsyncClient, route: Route, victim: Victim) -> http
     path = re.sub(r"\{(\w+)(?::path)?\}", lambda found: (victim.ids | _ELSEWHERE)[found[1]], route.path)
     body = None if route.method in ("GET", "DELETE") else _BODIES.get(route.path, {})
     params = {"start_time": "1"} if "/organization/" in path else {}
-    headers = {"idempotency-key": "intruder"} if route.method != "GET" and "wallets" in path else {}
+    demanding = route.method != "GET" and any(word in path for word in _DEMAND_A_KEY)
+    headers = {"idempotency-key": "intruder"} if demanding else {}
     return await client.request(route.method, path, json=body, params=params, headers=headers)
 
 
@@ -181,11 +216,11 @@ async def test_an_api_key_reaches_only_the_usage_of_its_own_project(world: World
     before = await _state(world)
     for route in _routes(world):
         answer = await _call(client, route, victim)
-        reads_usage = route.path in ("/api/v1/usage", "/api/v1/metering-policy") or route.path.startswith(
-            "/v1/"
-        )
-        assert answer.status_code == (200 if reads_usage else 403), f"{route} {answer.text[:300]}"
-        assert not {mark for mark in victim.marks if mark in answer.text}
+        reads_usage = f"{route.method} {route.path}" in _USAGE or route.path.startswith("/v1/")
+        expected = 404 if route == _ONE_TASK else 200 if reads_usage else 403
+        assert answer.status_code == expected, f"{route} {answer.text[:300]}"
+        asked = {victim.ids["task_id"]} if route == _ONE_TASK else set()
+        assert not {mark for mark in victim.marks - asked if mark in answer.text}
     assert await _state(world) == before
 
 

@@ -19,6 +19,8 @@ _MONEY = {
     ("patch", "/api/v1/wallets/{wallet_id}"),
     ("post", "/api/v1/wallets/{wallet_id}/grants"),
     ("post", "/api/v1/requests/{request_id}/corrections"),
+    ("post", "/api/v1/tenants/{tenant_id}/plan-assignments"),
+    ("post", "/api/v1/tenants/{tenant_id}/limit-overrides"),
 }
 
 
