@@ -28,7 +28,8 @@ from app.core.errors import Conflict, DependencyError
 from app.core.probe_server import ProbeServer
 from app.core.settings import Settings, settings
 from app.gateway.access_log import AccessLog
-from app.gateway.exports import sources_of
+from app.gateway.admission import AdmissionDesk
+from app.gateway.exports import admission_source, sources_of
 from app.gateway.memory import return_large_blocks
 from app.gateway.metrics import GatewayMetrics
 from app.gateway.progress import Running
@@ -182,16 +183,7 @@ class GatewayProcess:
         gateway = Gateway(
             snapshot=self._snapshot,
             tasks=self._tasks,
-            admission=admission_desk(
-                own,
-                self._snapshot,
-                leases=self._leases,
-                borrower=borrower,
-                journal=journal,
-                clock=clock,
-                client=self._client,
-                registry=self._registry,
-            ),
+            admission=self._admission(journal, borrower),
             schedule=ScheduleDesk(self._dispatcher, timeouts=timeouts(own)),
             settle=settle,
             running=running,
@@ -229,6 +221,22 @@ class GatewayProcess:
         await self._stop.wait()
         await self._drain(gateway, server=server, running=running, serving=serving)
         await settle.close()
+
+    def _admission(self, journal: JournalWriter, borrower: Borrower) -> AdmissionDesk:
+        """The desk that admits; the metrics page tells of it, and of the tasks."""
+        desk = admission_desk(
+            self._own,
+            self._snapshot,
+            leases=self._leases,
+            borrower=borrower,
+            journal=journal,
+            clock=self._clock,
+            client=self._client,
+            registry=self._registry,
+        )
+        assert self._tasks is not None
+        self.metrics.sources.append(admission_source(desk, self._tasks))
+        return desk
 
     async def _drain(
         self, gateway: Gateway, *, server: GatewayServer, running: Running, serving: asyncio.Task[None]

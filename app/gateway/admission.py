@@ -50,7 +50,7 @@ class AdmissionDesk:
         self._counter = counter
         self._book = TermsBook()
         self._refusals = Refusals(money_status=money_status)
-        self.asks = self.clamped = 0
+        self.asks = self.clamped = self.exact_counts = 0
 
     async def admit(
         self,
@@ -156,17 +156,18 @@ class AdmissionDesk:
             needs = draft.needs()
             outcome = await self._borrower.ask(needs)
         if isinstance(outcome, Denied):
-            raise self._lacking(draft, outcome, needs)
+            raise self._lacking(draft, outcome, needs=needs)
         return outcome, needs
 
     async def _count(self, draft: Draft) -> bool:
         """Count the input exactly; False if that changed nothing."""
         if draft.is_exact:
             return False
+        self.exact_counts += 1
         tokens = await self._counter.count(draft.ask, draft.model)
         return tokens is not None and draft.take_count(tokens)
 
-    def _lacking(self, draft: Draft, denied: Denied, needs: tuple[Need, ...]) -> Rejected:
+    def _lacking(self, draft: Draft, denied: Denied, *, needs: tuple[Need, ...]) -> Rejected:
         needed = next(need.amount for need in needs if need.allowance_id == denied.allowance_id)
         refusal = self._refusals.lacking(
             denied,

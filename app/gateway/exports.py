@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from app.catalog.snapshot import Snapshot
 from app.gateway.access_log import AccessLog
+from app.gateway.admission import AdmissionDesk
 from app.gateway.metrics import Family, Source, counter, gauge
 from app.gateway.progress import Running
+from app.gateway.tasks import TaskDesk
 from app.gateway.tokenizer import TokenCounter
 from billing.journal.writer import JournalWriter
 from billing.quota.borrower import Borrower
@@ -38,6 +40,27 @@ def sources_of(
         lambda: _of_tokens(tokens),
         lambda: _of_rest(snapshot, access_log, running=running),
     ]
+
+
+def admission_source(desk: AdmissionDesk, tasks: TaskDesk) -> Source:
+    """What admission did beyond its own leases."""
+
+    def source() -> Iterable[Family]:
+        yield counter(
+            "steelyard_clamped_requests_total",
+            "Requests admitted with less output than they asked for.",
+            value=desk.clamped,
+        )
+        yield counter(
+            "steelyard_exact_counts_total",
+            "Requests whose input an engine was asked to count before they were admitted or refused.",
+            value=desk.exact_counts,
+        )
+        yield counter(
+            "steelyard_task_lookups_total", "Tasks made or looked up in the database.", value=tasks.opened
+        )
+
+    return source
 
 
 def _of_journal(journal: JournalWriter) -> Iterable[Family]:

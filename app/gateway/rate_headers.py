@@ -24,15 +24,11 @@ def rate_headers(terms: Terms, standing: Standing) -> Headers:
     headers: Headers = []
     for rates in (terms.requests, terms.tokens):
         if rates:
-            tightest, remaining = rates[0], _remaining(rates[0], standing)
-            for rate in rates[1:]:
-                less = _remaining(rate, standing)
-                if less < remaining:
-                    tightest, remaining = rate, less
+            rate, remaining = _tightest(rates, standing)
             headers += (
-                tightest.limit,
-                (tightest.remaining, b"%d" % remaining),
-                (tightest.reset, _until_full(tightest, remaining)),
+                rate.limit,
+                (rate.remaining, b"%d" % remaining),
+                (rate.reset, _until_full(rate, remaining)),
             )
     return headers
 
@@ -48,6 +44,15 @@ def duration(milliseconds: int) -> bytes:
         return f"{seconds}s".encode()
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s".encode() if hours else f"{minutes}m{seconds}s".encode()
+
+
+def _tightest(rates: tuple[ShownRate, ...], standing: Standing) -> tuple[ShownRate, int]:
+    tightest, remaining = rates[0], _remaining(rates[0], standing)
+    for rate in rates[1:]:
+        less = _remaining(rate, standing)
+        if less < remaining:
+            tightest, remaining = rate, less
+    return tightest, remaining
 
 
 def _remaining(rate: ShownRate, standing: Standing) -> int:

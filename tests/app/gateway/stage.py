@@ -120,6 +120,15 @@ class Stage:
         return lease.free
 
 
+def _lent(leases: Leases, rates: tuple[Drawn, ...]) -> tuple[Need, ...]:
+    """What the request needs of rates, of each of which 1000 are lent."""
+    for each in rates:
+        lease = leases.lease(each.allowance_id, each.rate)
+        lease.granted = lease.free = 1000
+        lease.ends_at = inf
+    return needs_of(rates, Usage(input=100, output=50), cost_picos=0)
+
+
 def stage(
     *,
     streamed: bool = True,
@@ -161,12 +170,7 @@ def stage(
         output_bound=50,
         holds=(Held(WALLET, 200),),
     )
-    for each in rates:
-        lease = leases.lease(each.allowance_id, each.rate)
-        lease.granted = lease.free = 1000
-        lease.ends_at = inf
-    most = needs_of(rates, Usage(input=100, output=50), cost_picos=0)
-    hold = leases.admit((Need(WALLET, 200), *most))
+    hold = leases.admit((Need(WALLET, 200), *_lent(leases, rates)))
     assert hold is not None
     model = Model(record.model_id, "m", 4096, 1024, 64, 0, record.deployment_id, tokenizer)
     principal = Principal(key, Tenant(key.tenant_id, "active", "USD", None, WALLET))

@@ -26,6 +26,12 @@ async def ask(house: House, content: str = "Say hi", **members: Any) -> httpx.Re
     return await house.client.post(_CHAT, json=chat(content, **members))
 
 
+async def status_of_stream(house: House) -> int:
+    """The status of a stream that is left as it begins."""
+    async with house.client.stream("POST", _CHAT, json=chat(stream=True)) as answer:
+        return answer.status_code
+
+
 def told(answer: httpx.Response, reason: str) -> dict[str, Any]:
     """The error of a refusal, which has this reason."""
     error: dict[str, Any] = answer.json()["error"]
@@ -142,10 +148,8 @@ async def test_as_many_run_at_once_as_may(database: Database, tmp_path: Path) ->
             await each.aclose()
         await house.until_settled(2)
         async with asyncio.timeout(10):
-            while True:
-                async with house.client.stream("POST", _CHAT, json=chat(stream=True)) as again:
-                    if again.status_code == 200:
-                        break
+            while await status_of_stream(house) != 200:
+                await asyncio.sleep(0.01)
         assert [used.used for one in house.settled() for used in one.used if used.what == "concurrent"][
             :2
         ] == [

@@ -10,11 +10,17 @@ import pytest
 
 from billing.metering.model import NOTHING, Outcome
 from scheduler.simulator.model import Options
-from tests.app.gateway.house import SERVED, chat, execute, open_house
+from tests.app.gateway.house import SERVED, House, chat, execute, open_house
 from tests.database import Database
 
 _CHAT = "/v1/chat/completions"
 _SUSPEND = "UPDATE tenant SET status = 'suspended'"
+
+
+async def until_refused(house: House) -> None:
+    async with asyncio.timeout(5):
+        while (await house.client.post(_CHAT, json=chat(max_tokens=1))).status_code != 403:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_running_stream_is_cut_with_an_error_and_not_billed(
@@ -47,9 +53,7 @@ async def test_a_running_stream_may_finish_while_new_ones_are_refused(
             lines = answer.aiter_lines()
             await anext(lines)
             await execute(database, _SUSPEND)
-            async with asyncio.timeout(5):
-                while (await house.client.post(_CHAT, json=chat(max_tokens=1))).status_code != 403:
-                    await asyncio.sleep(0.01)
+            await until_refused(house)
             told = [line async for line in lines if line]
         assert told[-1] == "data: [DONE]"
         settled = [one for one in await house.until_settled() if one.usage.output == 100]
