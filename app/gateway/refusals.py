@@ -43,7 +43,7 @@ class Refusals:
             message,
             status=503 if denied.cut_off else status,
             limit=show(denied.limit),
-            observed=show(denied.limit - denied.available),
+            observed=show(_taken(denied, drawn)),
             retry_after_s=retry_after_s,
             **facts_of(drawn, unit=unit),
             available=show(denied.available),
@@ -126,6 +126,11 @@ def _message(denied: Denied, drawn: Drawn, *, needed: int, unit: str) -> str:
         )
     if drawn.window == "running":
         return f"As many requests run as may at once: {most} for {scope}{of_model}."
+    if drawn.rate is not None and needed > drawn.rate.burst:
+        return (
+            f"A request can have at most {drawn.rate.burst} {unit} at once of the limit of {most} {unit} per"
+            f" minute for {scope}{of_model}; this one needs up to {needed}."
+        )
     if drawn.window == "minute":
         return (
             f"The limit of {most} {unit} per minute for {scope}{of_model} is reached: {has} are left for now,"
@@ -135,6 +140,12 @@ def _message(denied: Denied, drawn: Drawn, *, needed: int, unit: str) -> str:
         f"The budget of {most} {unit} a {drawn.window} for {scope}{of_model} has {has} left, and this request"
         f" needs up to {show(needed)}."
     )
+
+
+def _taken(denied: Denied, drawn: Drawn) -> int:
+    """What is taken of a limit by now; of a rate, of what its bucket can have."""
+    most = denied.limit if drawn.rate is None else drawn.rate.burst
+    return max(most - denied.available, 0) if drawn.rate is not None else most - denied.available
 
 
 def _may_be_retried(drawn: Drawn) -> bool:
