@@ -124,8 +124,11 @@ class Standing(msgspec.Struct, frozen=True):
     peaks_known: bool
 
 
-async def standing(connection: AsyncConnection, place: Place) -> Standing:
-    """The limits that a request from this place has to keep to now, the wallet first."""
+async def standing(connection: AsyncConnection, place: Place, *, most_s: int = MOST_S) -> Standing:
+    """The limits that a request from this place has to keep to now, the wallet first.
+
+    most_s: seconds that looking for peaks may take; then they are unknown.
+    """
     at: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
     since = at - LOOK_BACK
     scopes = frozenset(each for each in (place.tenant_id, place.project_id, place.key_id) if each is not None)
@@ -139,7 +142,7 @@ async def standing(connection: AsyncConnection, place: Place) -> Standing:
     if wallet is not None:
         stands.insert(0, _wallet(wallet, place, since=since))
     stands = await _with_refusals(connection, stands)
-    peaks = await _find_peaks(connection, place, stands, at=at)
+    peaks = await _find_peaks(connection, place, stands, at=at, most_s=most_s)
     if peaks is None:
         return Standing(at, since, stands, False)
     return Standing(at, since, [_peaked(each, peaks) for each in stands], True)
@@ -222,14 +225,14 @@ _Where = tuple[str, ModelId | None, bool]
 
 
 async def _find_peaks(
-    connection: AsyncConnection, place: Place, stands: Iterable[Stand], *, at: datetime
+    connection: AsyncConnection, place: Place, stands: Iterable[Stand], *, at: datetime, most_s: int
 ) -> dict[tuple[str, ModelId | None, str], Peak] | None:
     """The peaks of what rates, numbers of running requests and ceilings limit; None: it takes too long."""
     asked = dict.fromkeys(_where(each) for each in stands if each.window in _PEAKED)
     found: dict[tuple[str, ModelId | None, str], Peak] = {}
     try:
         async with connection.begin_nested():
-            await connection.execute(text(f"SET LOCAL statement_timeout = '{MOST_S}s'"))
+            await connection.execute(text(f"SET LOCAL statement_timeout = '{most_s}s'"))
             for where in asked:
                 found |= await _peaks_at(connection, place, where, at=at)
             await connection.execute(text("SET LOCAL statement_timeout TO DEFAULT"))

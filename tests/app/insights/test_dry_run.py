@@ -55,7 +55,7 @@ async def test_a_rate_refuses_what_its_bucket_did_not_have(traffic: Traffic) -> 
     assert (found.requests, found.refused) == (5, 2)
     assert [each.request_id for each in found.first] == asked[1:3]
     assert (await _tried(traffic, "tokens", "minute", 100, burst=200)).refused == 1
-    assert (await _tried(traffic, "input_tokens", "minute", 100)).refused == 0
+    assert (await _tried(traffic, "input_tokens", "minute", 100)).refused == 1
     assert (await _tried(traffic, "output_tokens", "minute", 39)).refused == 5
     assert (await _tried(traffic, "requests", "minute", 1)).refused == 2
 
