@@ -194,7 +194,7 @@ async def test_a_grant_that_is_used_up_ends_without_an_entry(shop: Shop) -> None
 async def test_turns_settlements_and_leases_at_once_never_exceed_the_limit(shop: Shop) -> None:
     for number in range(4):
         await give(shop, 10**9, reference=str(number), expires_at=NOON + DAY + number * HOUR)
-    lend = text("SELECT quota_ask(:id, 1, ARRAY[:allowance], ARRAY[CAST(:amount AS numeric)])")
+    lend = text("SELECT quota_ask(:id, 1, ARRAY[0], ARRAY[:allowance], ARRAY[CAST(:amount AS numeric)])")
 
     async def borrow(amount: int) -> None:
         borrower = await shop.incarnation(lent=0)
