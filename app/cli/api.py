@@ -83,8 +83,8 @@ class Api:
     ) -> Any:
         return self._call("POST", path, query=query, body=body or {}, idempotency_key=idempotency_key)
 
-    def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._call("PUT", path, body=body)
+    def put(self, path: str, body: Mapping[str, Any], *, query: Mapping[str, Any] | None = None) -> Any:
+        return self._call("PUT", path, query=query, body=body)
 
     def patch(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
         return self._call("PATCH", path, body=body, idempotency_key=idempotency_key)

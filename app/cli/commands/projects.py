@@ -100,3 +100,22 @@ def archive(
     confirm(f"Refuse all new requests of {project}?", yes=yes)
     with connect(data_dir) as api:
         show_record(api.patch(f"/projects/{project}", {"status": "archived"}), as_json=as_json)
+
+
+@verb(
+    verbs,
+    "clamp",
+    "steelyard projects clamp prj_0193f0c2",
+    "steelyard projects clamp prj_0193f0c2 --off",
+    "steelyard projects clamp prj_0193f0c2 --json",
+)
+def clamp(
+    project: ProjectId,
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Refuse such requests instead.")] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
+) -> None:
+    """Give requests less output than they ask for where a limit leaves less, and tell them."""
+    with connect(data_dir) as api:
+        show_record(api.patch(f"/projects/{project}", {"clamp_output": not off}), as_json=as_json)

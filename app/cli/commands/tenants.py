@@ -80,16 +80,25 @@ def show(tenant: TenantId, *, as_json: AsJson = False, data_dir: DataDir = DEFAU
     verbs,
     "suspend",
     "steelyard tenants suspend ten_0193f0c2",
-    "steelyard tenants suspend ten_0193f0c2 --yes",
+    "steelyard tenants suspend ten_0193f0c2 --cut --yes",
     "steelyard tenants suspend ten_0193f0c2 --yes --json",
 )
 def suspend(
-    tenant: TenantId, *, yes: Yes = False, as_json: AsJson = False, data_dir: DataDir = DEFAULT_DATA_DIR
+    tenant: TenantId,
+    *,
+    cut: Annotated[
+        bool | None,
+        typer.Option("--cut/--finish", help="Cut what runs within a second, or let it end; else as before."),
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = DEFAULT_DATA_DIR,
 ) -> None:
     """Refuse all new requests of a tenant until it is resumed."""
     confirm(f"Refuse all new requests of {tenant}?", yes=yes)
+    terms = {} if cut is None else {"on_suspend": "cut" if cut else "finish"}
     with connect(data_dir) as api:
-        show_record(api.patch(f"/tenants/{tenant}", {"status": "suspended"}), as_json=as_json)
+        show_record(api.patch(f"/tenants/{tenant}", {"status": "suspended"} | terms), as_json=as_json)
 
 
 @verb(
