@@ -47,8 +47,8 @@ class Desk:
         """A rate whose bucket is full, or has `level`."""
         row_id = allowance_id()
         await self.pool.execute(
-            "INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, what, window_kind, limit_amount, burst,"
-            " level_micros, level_at) VALUES ($1, $2, 'tenant', $3, 'tokens', 'minute', $4, $5, $6, now())",
+            "INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, what, window_kind, limit_amount,"
+            " burst, level_micros, level_at) VALUES ($1, $2, 'tenant', $3, 'tokens', 'minute', $4, $5, $6, now())",
             row_id,
             self.tenant,
             f"{self.tenant}/{scope}",
@@ -69,7 +69,9 @@ class Desk:
     async def age(self, allowance: AllowanceId, *, seconds: float) -> None:
         """As if so much time had gone by since a rate and its leases were last looked at."""
         gone = timedelta(seconds=seconds)
-        await self.as_owner("UPDATE allowance SET level_at = level_at - $2::interval WHERE id = $1", allowance, gone)
+        await self.as_owner(
+            "UPDATE allowance SET level_at = level_at - $2::interval WHERE id = $1", allowance, gone
+        )
         await self.as_owner(
             "UPDATE lease SET heard_at = heard_at - $2::interval WHERE allowance_id = $1", allowance, gone
         )
