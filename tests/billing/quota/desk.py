@@ -48,7 +48,8 @@ class Desk:
         row_id = allowance_id()
         await self.pool.execute(
             "INSERT INTO allowance (id, tenant_id, scope_kind, scope_id, what, window_kind, limit_amount,"
-            " burst, level_micros, level_at) VALUES ($1, $2, 'tenant', $3, 'tokens', 'minute', $4, $5, $6, now())",
+            " burst, level_micros, level_at)"
+            " VALUES ($1, $2, 'tenant', $3, 'tokens', 'minute', $4, $5, $6, now())",
             row_id,
             self.tenant,
             f"{self.tenant}/{scope}",

@@ -32,7 +32,7 @@ class RecallsForGood(Twin):
 class Both:
     """Makes each move in both and compares what can be seen.
 
-    A rate's time is told to both: it begins a day ahead of the database's own clock, which moves nothing then.
+    A rate's time is told to both: it begins a day ahead of the database's own clock, which moves nothing.
     """
 
     def __init__(self, desk: Desk, seed: int) -> None:
