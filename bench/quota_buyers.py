@@ -144,14 +144,14 @@ async def put_plan(
     """Give all buyers one plan."""
     async with engine.begin() as connection:
         plan = await plans.create_plan(connection, name=f"bench {ids.plan_id()}", limits=of)
-    connection = await asyncpg.connect(database.owner_url)
+    books = await asyncpg.connect(database.owner_url)
     tenants = [buyer.tenant_id for buyer in buyers]
     try:
-        await connection.executemany(
+        await books.executemany(
             "INSERT INTO plan_assignment (id, tenant_id, plan_id, effective_from, created_by)"
             " VALUES ($1, $2, $3, now(), 'bench')",
             [(ids.plan_assignment_id(), tenant, plan.id) for tenant in tenants],
         )
-        await connection.execute("SELECT quota_resolve_all($1, NULL)", tenants)
+        await books.execute("SELECT quota_resolve_all($1, NULL)", tenants)
     finally:
-        await connection.close()
+        await books.close()

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,19 +35,20 @@ async def measure(stack: Stack, *, rounds: int) -> dict[str, Any]:
     watch = _Watch(stack, buyer)
     for _ in range(rounds):
         await watch.settle_down()
-        for name, change, status in (
+        changes: tuple[tuple[str, Change, int], ...] = (
             ("ceiling_lowered", lambda: _ceiling(stack, buyer, 4), 400),
             ("ceiling_raised", lambda: _ceiling(stack, buyer, 100), 200),
             ("limit_lowered_below_what_is_lent", lambda: _day(stack, buyer, 0), 429),
             ("limit_raised", lambda: _day(stack, buyer, 10**6), 200),
             ("tenant_suspended", lambda: _status(stack, buyer, "suspended"), 403),
             ("tenant_resumed", lambda: _status(stack, buyer, "active"), 200),
-        ):
+        )
+        for name, change, status in changes:
             found.setdefault(name, []).append(await watch.until_all(status, change))
         secret, key_id = await _new_key(stack, buyer)
         keyed = _Watch(stack, buyer, secret=secret)
         await keyed.until_all(200, _nothing)
-        took = await keyed.until_all(401, lambda key_id=key_id: _revoke(stack, buyer, key_id))
+        took = await keyed.until_all(401, partial(_revoke, stack, buyer, key_id))
         found.setdefault("key_revoked", []).append(took)
         keyed.close()
     watch.close()

@@ -1,4 +1,4 @@
-"""Clients that want more than there is: a closed loop of callers over raw connections, refusals understood."""
+"""Clients that want more than there is: callers in a closed loop on raw connections, who read refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of one request and of one token, and a task's budget, at several gateways: exact to the last unit."""
+"""Limits of one request and of one token, and a task's budget, at several gateways: exact to the unit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def one_request_a_minute(stack: Stack, *, whole_minute: bool) -> dict[str,
 
 
 async def one_token_over(stack: Stack) -> dict[str, Any]:
-    """Buckets of one token less than one, exactly one, one less than two and two requests; all run at once."""
+    """Buckets of one token less than a request, exactly one, one less than two, two: all at once."""
     need = await _need(stack)
     buckets = {need - 1: 0, need: 1, 2 * need - 1: 1, 2 * need: 2, 5 * need - 1: 4}
     buyers = await new_buyers(stack.database, [_PLENTY] * len(buckets))
@@ -139,7 +139,7 @@ async def _loop(
 
 
 async def _task_need(stack: Stack, buyer: Buyer) -> tuple[int, int]:
-    """What a call holds, as the refusal of one in an empty task says, and what it costs, as its event does."""
+    """What a call holds, as the refusal of one in an empty task says, and what its event says it costs."""
     _, refusal = await _loop(stack, buyer, budget=1, most=1)
     assert refusal.code == "budget_exhausted", refusal
     await _loop(stack, buyer, budget=_PLENTY, most=1, name="other")

@@ -75,7 +75,9 @@ class NotedWire(Wire):
     async def send_twice(self, sync: Sync) -> Answer:
         sent_ns = time.time_ns()
         answer = await super().send_twice(sync)
-        out = {lease.allowance_id: lease.granted - lease.settled - lease.returned for lease in answer.leases}
+        out = {
+            str(lease.allowance_id): lease.granted - lease.settled - lease.returned for lease in answer.leases
+        }
         self.notes.add(Message(sent_ns, time.time_ns(), out))
         return answer
 

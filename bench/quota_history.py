@@ -99,15 +99,21 @@ class History:
         return served + lacked
 
     def unmatched(self) -> int:
-        """Admissions without an event, events without an admission, and ends that the books tell otherwise."""
+        """Admissions without an event, events without an admission, ends that the books tell otherwise.
+
+        Of a killed gateway, the last moments may be in no journal: those requests were answered to nobody.
+        """
         noted = {claim.admitted.request_id: claim for claim in self.claims if claim.admitted is not None}
-        missing = len(noted.keys() ^ self.events.keys())
+        written = {name for name, claim in noted.items() if claim.life.killed_ns is None}
+        missing = len(written - self.events.keys()) + len(self.events.keys() - noted.keys())
         return missing + sum(self._differs(claim, self.events.get(name)) for name, claim in noted.items())
 
     def _differs(self, claim: Claim, event: Event | None) -> bool:
         """True if the gateway freed a wallet but for another sum than was posted."""
         wallet = claim.taken.needs[0][0]
-        return event is not None and claim.ended is not None and claim.ended.used[wallet] != event.cost
+        if event is None or claim.ended is None or event.outcome == "lost":
+            return False
+        return claim.ended.used[wallet] != event.cost
 
     def _span(self, claim: Claim, needed: int, *, what: str) -> Span:
         ended, admitted = claim.ended, claim.admitted

@@ -1,4 +1,4 @@
-"""Whether limits held and nobody was refused what there was: computed from what happened. Pure, whole numbers.
+"""Whether limits held and nobody was refused what there was: computed from what happened. Pure, exact.
 
 A `Span` is what one request took of one allowance. Times are nanoseconds of one machine's clock.
 """

@@ -29,13 +29,13 @@ MOST = 300
 TOKENS_PER_MINUTE, BURST = 600_000, 60_000
 AT_ONCE = 48
 GRACE_NS = 150 * 10**6
-"""What got free less than one recall bound ago is under way: it was durable, told and lent on a little later."""
+"""What got free less than one recall bound ago is under way: durable, told and lent on a little later."""
 _WARM_S, _EARLY_S = 2.5, 0.5
 _READY_S, _POSTED_S = 30.0, 60.0
 
 
 def mean_picos(most: int) -> int:
-    """About what a request costs that may write `most` tokens: a token is as many picos as a million micros."""
+    """About what a request costs that may write `most` tokens: a price is of a million, in micros."""
     return (3 * most // 8 + 8) * PRICES[Meter.OUTPUT]
 
 
@@ -64,10 +64,12 @@ async def play(stack: Stack, *, number: int, covered: int, seconds: float, kill:
     await settled(stack, [buyer])
     history = await history_of(stack, [buyer])
     found = judge(history, limits, held_by_dead=killing.spans)
+    written = sum(event.outcome != "lost" for event in history.events.values())
     asked = after["steelyard_quota_asks_total"] - before["steelyard_quota_asks_total"]
     return {
         "killed": kill,
         **found,
+        "served_without_event": max(0, crowd.served - written),
         "requests": {
             "wished": 3 * covered,
             "admitted": len(history.admitted),
@@ -238,7 +240,8 @@ async def settled(stack: Stack, buyers: list[Buyer]) -> None:
 
     async def look() -> bool:
         out: bool = await stack.books.fetchval(
-            "SELECT coalesce(sum(granted - settled - returned), 0) = 0 FROM lease WHERE allowance_id = ANY($1)",
+            "SELECT coalesce(sum(granted - settled - returned), 0) = 0 FROM lease"
+            " WHERE allowance_id = ANY($1)",
             wallets,
         )
         return out

@@ -61,7 +61,7 @@ class Gateway:
 
 @dataclass
 class Stack:
-    """What runs.   books: the database as the owner of its tables.   engine: as the services that write use it."""
+    """What runs.   books: the database as the owner of its tables.   engine: as services use it."""
 
     folder: Path
     database: Database
@@ -114,6 +114,7 @@ class Stack:
             " coalesce(sum(calls) FILTER (WHERE query LIKE 'SELECT quota_sync(%'), 0)::bigint AS syncs"
             " FROM pg_stat_statements"
         )
+        assert row is not None
         return {"all": row["all"], "syncs": row["syncs"]}
 
     async def authority_cpu(self) -> dict[int, float]:
