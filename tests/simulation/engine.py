@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -153,10 +153,7 @@ class Exchange:
 
     def _new_work(self, backend: str, request_id: str) -> Work:
         rng, asked = self._engines.rng, self._asked
-        text = sum(len(str(message)) for message in asked.get("messages", ())) + len(
-            str(asked.get("prompt", ""))
-        )
-        prompt = rng.randint(1, max(text // 3, 1))
+        prompt = _tokens_of(asked)
         tokens = rng.randint(1, asked.get("max_tokens") or 16)
         return Work(
             request_id,
@@ -310,8 +307,13 @@ class Exchange:
             self._fail(StreamBroken("The engine's answer ended before its end.", reason=reason))
 
     def _count(self) -> None:
-        text = str(self._asked.get("prompt") or self._asked.get("messages"))
-        self._whole(200, msgspec.json.encode({"count": len(text) // 4 + 1, "tokens": []}))
+        self._whole(200, msgspec.json.encode({"count": _tokens_of(self._asked), "tokens": []}))
+
+
+def _tokens_of(asked: Mapping[str, Any]) -> int:
+    """How many tokens a prompt is: drawn, and the same number whenever it is counted."""
+    text = "".join(message["content"] for message in asked.get("messages", ())) + asked.get("prompt", "")
+    return Random(f"tokens:{text}").randint(1, max(len(text) // 3, 1))
 
 
 _REFUSALS = {

@@ -11,6 +11,7 @@ from billing.ledger.model import Terms
 from tests.simulation.plan import Trouble
 
 if TYPE_CHECKING:
+    from tests.simulation.gateway import GatewayHost
     from tests.simulation.world import World
 
 _DAY_MS = 24 * 3600 * 1000
@@ -56,10 +57,7 @@ class Troubles:
         self._later(trouble, self._database_back)
 
     def _database_back(self) -> None:
-        """Who listens for news connects again, and reads everything anew."""
         self._world.network.come_back()
-        for host in self._world.gateways:
-            host.hear("catalogue:")
 
     def _disk_full(self, trouble: Trouble) -> None:
         disk = self._world.disk
@@ -81,7 +79,12 @@ class Troubles:
         gateways = self._world.gateways
         host = gateways[trouble.which % len(gateways)]
         host.deaf_until = self._world.loop.time() + trouble.lasts_s
-        self._later(trouble, host.hear, "catalogue:")
+        self._later(trouble, self._find_out, host)
+
+    def _find_out(self, host: GatewayHost) -> None:
+        """It is noticed that the connection on which news come is a dead one."""
+        if host.process is not None:
+            self._world.network.end_listening(host.process)
 
     def _limit(self, trouble: Trouble) -> None:
         catalogue = self._world.catalogue

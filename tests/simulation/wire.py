@@ -68,6 +68,17 @@ class Network:
         process.moment("called")
         return wired
 
+    def tell(self, process: Process, channel: str, news: str) -> None:
+        """Send a notification to a process' connections that listen."""
+        for wired in self.open:
+            if wired.process is process:
+                wired.hear(channel, news)
+
+    def end_listening(self, process: Process) -> None:
+        """A process' connections that listen break."""
+        for wired in [each for each in self.open if each.process is process and each.listens]:
+            wired.drop()
+
     def latency(self) -> float:
         """One way, in seconds: mostly short, at times longer than anybody waits."""
         if self.slow and self.rng.random() < self.slow:
@@ -116,9 +127,43 @@ class Wired:
         self._late = 0
         self._flight: tuple[float, str, Callable[[], Any]] | None = None
         self._asking: Asking | None = None
+        self._listeners: list[Callable[..., object]] = []
+        self._mourners: list[Callable[..., object]] = []
+        self._hears_at = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return reach(self, self.real, name)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._listeners)
+
+    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None:
+        """Hear of what is committed from now on."""
+
+        async def listen() -> None:
+            self._listeners.append(callback)
+
+        await self.call("listen", listen)
+
+    def add_termination_listener(self, callback: Callable[..., object]) -> None:
+        self._mourners.append(callback)
+
+    def add_log_listener(self, callback: Callable[..., object]) -> None:
+        """Nobody listens: what the server warns of is of no interest."""
+
+    def hear(self, channel: str, news: str) -> None:
+        """A notification is sent; it arrives behind those before it."""
+        network = self._network
+        if self._listeners:
+            self._hears_at = max(self._hears_at, network.loop.time()) + network.rng.random() * 0.002
+            delay_s = self._hears_at - network.loop.time()
+            self.process.post_later(delay_s, self._heard, channel, news)
+
+    def _heard(self, channel: str, news: str) -> None:
+        if not self._cut:
+            for callback in self._listeners:
+                callback(self, 0, channel, news)
 
     def is_closed(self) -> bool:
         return self._cut
@@ -135,6 +180,9 @@ class Wired:
             return
         self._cut = True
         self._network.open.remove(self)
+        if not self.process.dead:
+            for mourner in self._mourners:
+                self.process.post(mourner, self)
         if self._asking is not None and at_once:
             self._network.arena.break_off(self._asking)
         flight, self._flight = self._flight, None
@@ -290,3 +338,10 @@ class SimPool:
 
     async def release(self, connection: Wired) -> None:
         connection.drop()
+
+    async def fetchrow(self, query: str, *arguments: Any) -> Any:
+        connection = await self.acquire()
+        try:
+            return await connection.fetchrow(query, *arguments)
+        finally:
+            connection.drop()

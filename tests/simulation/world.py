@@ -15,7 +15,8 @@ from tests.simulation.client import Call
 from tests.simulation.control import ControlHost
 from tests.simulation.disk import Disk
 from tests.simulation.engine import Engines
-from tests.simulation.hosts import GatewayHost, Host, MachineClock, SettlerHost
+from tests.simulation.gateway import GatewayHost
+from tests.simulation.hosts import Host, MachineClock, SettlerHost
 from tests.simulation.loop import Process, SimLoop, current_process
 from tests.simulation.plan import Plan
 from tests.simulation.refusals import Refused
@@ -28,6 +29,7 @@ from tests.simulation.worker import WorkerHost
 LIMIT_S = 400.0
 """Virtual time after which a run counts as stuck."""
 _POSTED = "SELECT incarnation_id, posted_offset FROM journal_position"
+_OPENING_S = 1.5
 _CALLS_S, _STOP_S, _SETTLE_S = 40.0, 30.0, 90.0
 
 
@@ -166,7 +168,7 @@ class World:
         await self.control.do(self.catalogue.open_wallets)
         for host in (*self.gateways, self.settler, self.worker):
             host.start()
-        await asyncio.sleep(0.1)
+        await self._opening()
         for call in self.calls:
             self.loop.world.post_later(call.wish.at_s, self._call, call)
         troubles = Troubles(self)
@@ -180,6 +182,12 @@ class World:
         troubles.make_up_for()
         await self._until_proven()
         self.over = True
+
+    async def _opening(self) -> None:
+        """Until the gateways serve, or some are late."""
+        end = self.loop.time() + _OPENING_S
+        while self.loop.time() < end and not all(host.ready for host in self.gateways):
+            await asyncio.sleep(0.01)
 
     async def _until_proven(self) -> None:
         """Until operators are done, each grant is what its time says, and each line has its link."""
