@@ -20,6 +20,7 @@ import asyncpg
 from app.catalog import queries
 from app.catalog.limits import Limit, LimitState
 from app.catalog.snapshot import Fleet, Snapshot
+from app.catalog.turner import Turner
 from app.core.clock import Clock
 from app.core.ids import AllowanceId, KeyId, TenantId
 
@@ -36,8 +37,10 @@ OnTenants = Callable[[], None]
 Connect = Callable[[], Awaitable[queries.Connection]]
 
 _OF_FLEET = frozenset({"model", "deployment", "backend", "price_book", "price_version"})
-_TURNED_AT_ONCE = 200
 _TURN_AGAIN_S = 0.2
+_TURN_FIRST_S = 2.0
+"""How long the first load waits for limits that are due: enough for all but the largest tenants."""
+_KEYS_AT_ONCE = 500
 
 
 class CatalogFeed:
@@ -72,6 +75,7 @@ class CatalogFeed:
         self._on_task = on_task
         self._on_tenants = on_tenants
         self._connect = connect or self._dial
+        self._connect_to_turn = connect or self._dial_to_turn
         self._reload_s = reload_s
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
@@ -108,22 +112,26 @@ class CatalogFeed:
     async def _follow_one_connection(self) -> None:
         """Load everything, then apply changes; returns when the connection is lost."""
         connection = await self._connect()
+        turner = Turner(self._connect_to_turn)
         try:
             self._changes = asyncio.Queue()
             connection.add_termination_listener(self._lost)
-            connection.add_log_listener(_warn)
             await connection.add_listener(CHANNEL, self._heard)
-            await self._turn(connection)
+            await turner.turn(wait_s=_TURN_FIRST_S)
             await self._load_all(connection)
             self.connected, self.last_error = True, None
-            await self._apply_changes(connection)
+            await self._apply_changes(connection, turner)
         finally:
             connection.terminate()
+            await turner.close()
 
     async def _dial(self) -> queries.Connection:
         return await asyncpg.connect(self._database_url, timeout=5.0, command_timeout=10.0)
 
-    async def _apply_changes(self, connection: queries.Connection) -> None:
+    async def _dial_to_turn(self) -> queries.Connection:
+        return await asyncpg.connect(self._database_url, timeout=5.0)
+
+    async def _apply_changes(self, connection: queries.Connection, turner: Turner) -> None:
         reload_at = self._clock.monotonic() + self._reload_s
         turn_at = 0.0
         while True:
@@ -135,7 +143,7 @@ class CatalogFeed:
             now = self._clock.monotonic()
             if now >= max(turn_at, self._snapshot.limit_book.next_due_s()):
                 turn_at = now + _TURN_AGAIN_S
-                await self._turn(connection)
+                await turner.turn()
             if now >= reload_at:
                 await self._load_all(connection)
                 reload_at = self._clock.monotonic() + self._reload_s
@@ -150,23 +158,15 @@ class CatalogFeed:
             changes.add(self._changes.get_nowait())
         return changes
 
-    async def _turn(self, connection: queries.Connection) -> None:
-        """Bring limits that are due up to date; of what that changes we are told as all others are."""
-        try:
-            while await queries.resolve_due(connection, most=_TURNED_AT_ONCE) == _TURNED_AT_ONCE:
-                pass
-        except asyncpg.PostgresError as error:
-            log.warning("limits_not_turned", extra={"reason": type(error).__name__})
-
     async def _apply(self, connection: queries.Connection, changes: set[str]) -> None:
-        """Limits first, so that no key is known before its limits; then keys and tenants, one by one."""
+        """Limits first, so that no key is known before its limits; then keys and tenants."""
         named = sorted(change.partition(":")[::2] for change in changes)
         await self._apply_limits(connection, [changed for kind, changed in named if kind == "limits"])
-        for kind, changed_id in named:
-            if kind == "api_key":
-                await self._apply_key(connection, KeyId(changed_id))
-            elif kind == "tenant":
-                await self._apply_tenants(connection, [TenantId(changed_id)])
+        keys = [KeyId(changed_id) for kind, changed_id in named if kind == "api_key"]
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            await self._apply_keys(connection, keys[first : first + _KEYS_AT_ONCE])
+        if tenants := [TenantId(changed_id) for kind, changed_id in named if kind == "tenant"]:
+            await self._apply_tenants(connection, tenants)
         kinds = {kind for kind, _ in named}
         if "project" in kinds:
             self._snapshot.put_projects(*await queries.load_projects(connection))
@@ -195,11 +195,12 @@ class CatalogFeed:
         ).items():
             self._snapshot.limit_book.put_scope(tenant_id, scope_id, limits=limits)
 
-    async def _apply_key(self, connection: queries.Connection, key_id: KeyId) -> None:
-        keys = await queries.load_keys(connection, key_id)
-        # What told of the key's limits may still be on its way.
+    async def _apply_keys(self, connection: queries.Connection, key_ids: list[KeyId]) -> None:
+        keys = await queries.load_keys(connection, key_ids)
+        # What told of the keys' limits may still be on its way.
         await self._apply_scopes(connection, [(key.tenant_id, key.key_id) for key in keys])
-        self._snapshot.drop_key(key_id)
+        for key_id in key_ids:
+            self._snapshot.drop_key(key_id)
         self._snapshot.put_keys(keys, whole=False)
 
     async def _apply_tenants(self, connection: queries.Connection, tenant_ids: list[TenantId]) -> None:
@@ -270,9 +271,3 @@ class CatalogFeed:
 
     def _lost(self, _connection: Any) -> None:
         self._changes.put_nowait(_LOST)
-
-
-def _warn(_connection: Any, message: Any) -> None:
-    """asyncpg's callback: what a function of ours warns of."""
-    if message.severity_en == "WARNING":
-        log.warning("database_warned", extra={"reason": message.message})

@@ -28,10 +28,8 @@ from scheduler.registry.model import BackendSpec
 
 Connection: TypeAlias = asyncpg.Connection
 
-_KEYS = """
-SELECT id, tenant_id, project_id, digest, scopes, models, expires_at, revoked_at FROM api_key
-WHERE $1::text IS NULL OR id = $1
-"""
+_KEYS = "SELECT id, tenant_id, project_id, digest, scopes, models, expires_at, revoked_at FROM api_key"
+_KEYS_NAMED = _KEYS + " WHERE id = ANY($1::text[])"
 _TENANTS = """
 SELECT tenant.id, tenant.status, tenant.currency, wallet.allowance_id, tenant.on_suspend,
   coalesce(tenant.price_book_id, (
@@ -80,9 +78,10 @@ WHERE service_tier = 'standard' AND context_band = 0 AND price_version_id = ANY(
 """
 
 
-async def load_keys(connection: Connection, key_id: KeyId | None = None) -> list[Key]:
-    """All keys, or the one with this id if it exists; revoked ones too, so that they are named as such."""
-    return [_key(row) for row in await connection.fetch(_KEYS, key_id)]
+async def load_keys(connection: Connection, key_ids: Sequence[KeyId] | None = None) -> list[Key]:
+    """All keys, or those of these ids that exist; revoked ones too, so that they are named as such."""
+    rows = connection.fetch(_KEYS) if key_ids is None else connection.fetch(_KEYS_NAMED, key_ids)
+    return [_key(row) for row in await rows]
 
 
 async def load_tenants(connection: Connection, tenant_ids: Sequence[TenantId] | None = None) -> list[Tenant]:

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest_asyncio
 
-from app.catalog.feed import CatalogFeed
+from app.catalog.feed import CatalogFeed, Connect
 from app.catalog.limits import Limit, Limits
 from app.catalog.snapshot import Key, Snapshot
 from app.core import ids
@@ -84,7 +84,13 @@ def test_a_period_begins_at_its_moment_and_the_last_known_one_goes_on() -> None:
     assert held(book, at_ms=2 * DAY - 1) == ["day1", "always"]
     assert held(book, at_ms=2 * DAY) == ["day2", "always"]
     assert held(book, at_ms=9 * DAY) == ["day2", "always"]
-    assert held(book, at_ms=0) == ["day1", "always"]
+
+
+def test_a_limit_that_begins_with_a_period_to_come_does_not_hold_before() -> None:
+    book = Limits()
+    book.put(TENANT, [limit("day1", window="day", start_ms=DAY, end_ms=2 * DAY), limit("always")], version=1)
+    assert held(book, at_ms=DAY - 1) == ["always"]
+    assert held(book, at_ms=DAY) == ["day1", "always"]
 
 
 def test_what_was_found_is_found_again_until_it_changes() -> None:
@@ -108,7 +114,9 @@ async def tenancy(database: Database) -> AsyncIterator[Tenancy]:
 
 
 @asynccontextmanager
-async def followed(tenancy: Tenancy, *, reload_s: float = 30.0) -> AsyncIterator[Snapshot]:
+async def followed(
+    tenancy: Tenancy, *, reload_s: float = 30.0, connect: Connect | None = None
+) -> AsyncIterator[Snapshot]:
     snapshot = Snapshot()
     feed = CatalogFeed(
         tenancy.url,
@@ -117,6 +125,7 @@ async def followed(tenancy: Tenancy, *, reload_s: float = 30.0) -> AsyncIterator
         on_fleet=lambda fleet: None,
         on_allowance=lambda allowance_id: None,
         reload_s=reload_s,
+        connect=connect,
     )
     await feed.start()
     try:
@@ -136,6 +145,11 @@ def amounts(snapshot: Snapshot, key_id: KeyId) -> dict[str, int]:
     assert key is not None
     found = snapshot.limits(key, MODEL, at_ms=SystemClock().now_ms())
     return {each.what: each.amount for each in found}
+
+
+def is_revoked(snapshot: Snapshot, key_id: KeyId) -> bool:
+    key = snapshot.key(sha256(key_id.encode()).digest())
+    return key is not None and key.revoked_ms is not None
 
 
 async def test_each_edit_of_limits_is_seen(tenancy: Tenancy) -> None:
@@ -203,6 +217,54 @@ async def test_what_ends_by_itself_is_turned_by_any_gateway(tenancy: Tenancy) ->
         await until(lambda: amounts(one, key) == amounts(other, key) == {"concurrent": 80})
         await until(lambda: amounts(one, key) == amounts(other, key) == {"concurrent": 8})
         assert await tenancy.now() >= end
+
+
+async def test_what_takes_long_to_turn_holds_up_no_other_change_and_no_start(tenancy: Tenancy) -> None:
+    project = await tenancy.project()
+    key = await tenancy.key(project)
+    await tenancy.assign(await tenancy.plan(CONCURRENT))
+    begins = await tenancy.now() + timedelta(milliseconds=50)
+    await tenancy.override(tenancy.tenant_id, each("tenant", "concurrent", "running", 80), start=begins)
+    owner = await asyncpg.connect(tenancy.owner_url)
+    try:
+        transaction = owner.transaction()
+        await transaction.start()
+        await owner.execute("LOCK TABLE allowance IN SHARE MODE")  # whoever turns it has to wait
+        async with followed(tenancy) as snapshot:
+            assert amounts(snapshot, key) == {"concurrent": 8}
+            await tenancy.pool.execute("UPDATE api_key SET revoked_at = now()")
+            await until(lambda: is_revoked(snapshot, key))
+            assert amounts(snapshot, key) == {"concurrent": 8}
+            await transaction.rollback()
+            await until(lambda: amounts(snapshot, key) == {"concurrent": 80})
+    finally:
+        await owner.close()
+
+
+async def test_many_keys_at_once_are_read_together(tenancy: Tenancy) -> None:
+    project = await tenancy.project()
+    await tenancy.assign(await tenancy.plan(TPM))
+    told: list[str] = []
+
+    class Told(asyncpg.Connection):  # type: ignore[misc]
+        async def fetch(self, query: str, *args: Any, **more: Any) -> Any:
+            told.append(query)
+            return await super().fetch(query, *args, **more)
+
+    async with followed(
+        tenancy, connect=lambda: asyncpg.connect(tenancy.url, connection_class=Told)
+    ) as snapshot:
+        told.clear()
+        await tenancy.pool.execute(
+            "INSERT INTO api_key (id, tenant_id, project_id, name, digest, prefix, last_four)"
+            " SELECT 'key_' || n, $1, $2, 'k', sha256(('key_' || n)::bytea), 'sk-sy-tttt', 'tttt'"
+            " FROM generate_series(1, 60) AS n",
+            tenancy.tenant_id,
+            project,
+        )
+        await until(lambda: snapshot.key(sha256(b"key_60").digest()) is not None)
+        assert all(amounts(snapshot, KeyId(f"key_{n}")) == {"tokens": 40_000} for n in range(1, 61))
+        assert len(told) < 20
 
 
 async def test_a_period_that_nobody_opened_is_open_when_a_gateway_starts(tenancy: Tenancy) -> None:
