@@ -22,14 +22,16 @@ class PortTaken(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that other gateway processes may bind as well. Raises PortTaken, OSError."""
+    """A socket on this port, which other gateway processes share. Raises PortTaken, OSError.
+
+    It listens when it is served: the kernel spreads connections over all that listen, ready or not.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
-        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -65,6 +67,7 @@ class GatewayServer(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=grace_s,
+                backlog=_BACKLOG,
             )
         )
 

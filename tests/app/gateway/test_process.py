@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from tests.app.gateway.house import SERVED, Seeded, add_backend, chat, free_port, seed
-from tests.app.gateway.process import gateway_process, settler_process, simulator_process
+from tests.app.gateway.process import child, gateway_process, settler_process, simulator_process
 from tests.database import Database
 
 _CHAT = "/v1/chat/completions"
@@ -103,6 +104,38 @@ async def test_processes_share_a_port_and_all_their_requests_are_posted(
     assert sum(event["input"] + event["input_cached"] for event in events) == stats["prompt_tokens"]
     (wallet,) = await _rows(database, "SELECT spent FROM allowance")
     assert wallet["spent"] == sum(event["cost"] for event in events)
+
+
+async def test_a_process_that_still_waits_for_its_database_takes_no_connection_from_the_others(
+    database: Database, tmp_path: Path
+) -> None:
+    port, metrics_port = free_port(), free_port()
+    nowhere = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
+    environment = {
+        "STEELYARD_DATABASE_URL": nowhere,
+        "STEELYARD_JOURNAL_DIR": str(tmp_path / "journal"),
+        "STEELYARD_GATEWAY_PORT": str(port),
+        "STEELYARD_METRICS_PORT": str(metrics_port),
+    }
+
+    async def waits() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            async with httpx.AsyncClient() as client:
+                health = (await client.get(f"http://127.0.0.1:{metrics_port}/health")).json()
+                return str(health["state"]).startswith("waiting for PostgreSQL")
+        return False
+
+    async with (
+        _engine(database, tmp_path) as (seeded, _),
+        gateway_process(database, tmp_path, port),
+        child(tmp_path, "app.bootstrap.gateway", **environment),
+    ):
+        async with asyncio.timeout(20):
+            while not await waits():
+                await asyncio.sleep(0.05)
+        for _ in range(12):
+            async with _client(seeded, port) as client:  # a connection each, spread by the kernel
+                assert (await client.get("/v1/models")).status_code == 200
 
 
 async def test_sigterm_lets_a_running_stream_end(database: Database, tmp_path: Path) -> None:
