@@ -20,7 +20,7 @@ _PATH = "/v1/chat/completions"
 _PATIENCE_S = 30.0
 _LONGEST_PAUSE_S = 0.3
 """Clients come again sooner than they are told: so there is always somebody who wants what gets free."""
-_GONE = -1
+_GONE, _HUNG = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,16 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status −1: the connection was lost.   error: of a refusal."""
+    """status −1: the connection was lost; −2: no answer came in half a minute.   error: of a refusal."""
 
     status: int
     error: dict[str, Any]
 
     @property
     def code(self) -> str:
-        return str(self.error.get("code", "")) if self.status != _GONE else "gone"
+        if self.status in (_GONE, _HUNG):
+            return "gone" if self.status == _GONE else "hung"
+        return str(self.error.get("code", ""))
 
 
 class _Connection(asyncio.Protocol):
@@ -112,8 +114,12 @@ class Caller:
         connection = self._connection
         if connection is None or connection.transport is None or connection.transport.is_closing():
             connection = self._connection = await self._connect()
-        async with asyncio.timeout(_PATIENCE_S):
-            return await connection.ask(wish.wire())
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await connection.ask(wish.wire())
+        except TimeoutError:
+            self.close()
+            return Answer(_HUNG, {"at": self._ports[self._at % len(self._ports)]})
 
     def close(self) -> None:
         if self._connection is not None and self._connection.transport is not None:
@@ -173,7 +179,7 @@ class Crowd:
             if self.on_served is not None:
                 self.on_served(self.served)
             return True
-        if answer.status == _GONE:
+        if answer.status in (_GONE, _HUNG):
             return True  # nobody knows what became of it
         wait_s = answer.error.get("retry_after_s")
         if wait_s is None:
