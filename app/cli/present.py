@@ -20,7 +20,7 @@ Columns = Mapping[str, str]
 
 _NUMBERS = (
     "amount posted held available remaining burned expired cost price requests unknown_requests tokens total "
-    "weight sequence limit priority"
+    "weight sequence limit priority used leased peak refused budget before after burst"
 )
 _TOKENS = "input input_cached input_cache_write output context_limit max_output_tokens max_concurrent"
 _ENDLESS = 10_000

@@ -283,7 +283,7 @@ def _show_effect(effect: Mapping[str, Any]) -> None:
         {
             **row,
             "limit": write_limit(row),
-            **{name: (row[name] or {}).get("amount") for name in ("before", "after")},
+            **{name: _amount(row[name]) for name in ("before", "after")},
             "unit": (row["after"] or row["before"])["unit"],
         }
         for row in effect["changes"]
@@ -291,6 +291,12 @@ def _show_effect(effect: Mapping[str, Any]) -> None:
     show_rows(changes, CHANGES, as_json=False, empty="nothing changes")
     holders = list(_spans(effect["tenants"], zone="UTC"))
     show_rows(holders, HOLDERS, as_json=False, empty="no tenant has it")
+
+
+def _amount(limit: Mapping[str, Any] | None) -> str | None:
+    if limit is None:
+        return None
+    return f"{limit['amount']}, burst {limit['burst']}" if limit.get("burst") else str(limit["amount"])
 
 
 def _spans(rows: Iterable[Mapping[str, Any]], *, zone: str) -> Iterable[dict[str, Any]]:
