@@ -46,10 +46,13 @@ BEGIN
     PERFORM quota_change_limits(v_changes);
   END IF;
   v_touched := array(SELECT tenant_id FROM unnest(v_missing) UNION SELECT tenant_id FROM unnest(v_changes));
+  -- What is due stays due where only one scope was looked at.
   WITH turned AS (
     UPDATE tenant_limits t SET next_change_at = n.at,
       version = t.version + CASE WHEN t.tenant_id = ANY (v_touched) THEN 1 ELSE 0 END
-    FROM (SELECT id, quota_next_change(id, v_now) AS at FROM unnest(p_tenants) AS id) n
+    FROM (SELECT tenant_id AS id, CASE WHEN p_scope IS NOT NULL AND next_change_at <= v_now THEN next_change_at
+        ELSE quota_next_change(tenant_id, v_now) END AS at
+      FROM tenant_limits WHERE tenant_id = ANY (p_tenants)) n
     WHERE n.id = t.tenant_id AND (t.tenant_id = ANY (v_touched) OR t.next_change_at IS DISTINCT FROM n.at)
     RETURNING t.tenant_id)
   SELECT array_agg(tenant_id) INTO v_touched FROM turned;

@@ -290,3 +290,12 @@ async def test_overrides_are_listed_with_or_without_those_that_ended(tenancy: Te
 
     assert await listed(ended=False) == [second.id]
     assert await listed(ended=True) == [first.id, second.id]
+
+
+async def test_a_new_key_does_not_put_off_what_is_due_for_others(tenancy: Tenancy) -> None:
+    project = await tenancy.project()
+    await tenancy.assign(await tenancy.plan(TPM, CONCURRENT))
+    await tenancy.pool.execute("UPDATE tenant_limits SET next_change_at = now() - interval '1 second'")
+    await tenancy.key(project)
+    assert await tenancy.pool.fetchval("SELECT quota_resolve_due(10)") == 1
+    assert await tenancy.due() is None
