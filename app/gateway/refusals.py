@@ -35,7 +35,7 @@ class Refusals:
         reason, status = self._reason(drawn)
         show = format_picos if drawn.what == "picos" else str
         unit = unit_of(drawn.what, currency=currency)
-        retry_after_s = _retry_after_s(denied, drawn, now_ms=now_ms)
+        retry_after_s = _retry_after_s(denied, drawn, needed=needed, now_ms=now_ms)
         message = _CUT_OFF if denied.cut_off else _message(denied, drawn, needed=needed, unit=unit)
         retries = denied.cut_off or (_may_be_retried(drawn) and retry_after_s is not None)
         return Rejected(
@@ -153,13 +153,15 @@ def _may_be_retried(drawn: Drawn) -> bool:
     return drawn.window in ("minute", "running")
 
 
-def _retry_after_s(denied: Denied, drawn: Drawn, *, now_ms: int) -> float | None:
+def _retry_after_s(denied: Denied, drawn: Drawn, *, needed: int, now_ms: int) -> float | None:
     """Seconds until it may be covered: told by the authority, else the end of its period; None: never."""
     if denied.retry_after_s is not None:
         return denied.retry_after_s
     if drawn.what == "concurrent" and denied.limit > 0:
         return _AT_ONCE_AGAIN_S
-    return None if drawn.end_ms is None else max(drawn.end_ms - now_ms, 0) / 1000
+    if drawn.end_ms is None or needed > denied.limit:
+        return None
+    return max(drawn.end_ms - now_ms, 0) / 1000
 
 
 def _moment(at_ms: int) -> str:

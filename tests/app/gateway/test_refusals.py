@@ -87,6 +87,12 @@ def test_a_budget_says_when_its_period_ends() -> None:
     }
 
 
+def test_what_a_period_never_has_is_not_to_be_waited_for() -> None:
+    made, headers = refusal(TOKENS, denied(9, 9), needed=10)
+    assert headers == {b"x-should-retry": b"false"}
+    assert made.facts["resets_at"] == "1970-01-02T00:00:00Z"
+
+
 def test_money_is_never_waited_for_by_an_sdk() -> None:
     for drawn in (WALLET, TASK):
         _, headers = refusal(drawn, denied(5, 1, 1.0))
