@@ -66,7 +66,10 @@ class Limits:
     def of(
         self, tenant_id: TenantId, *, project_id: ProjectId, key_id: KeyId, model_id: ModelId, at_ms: int
     ) -> tuple[Limit, ...]:
-        """The limits that hold at a moment. Where the next period isn't known yet, the last one goes on."""
+        """The limits that hold at a moment: of none before the first period that is known of it.
+
+        Where the next period isn't known yet, the last one goes on.
+        """
         standing = self._standing.get(tenant_id, {}).get((key_id, model_id))
         if standing is None or not standing.from_ms <= at_ms < standing.until_ms:
             standing = self._stand(tenant_id, (tenant_id, project_id, key_id), model_id=model_id, at_ms=at_ms)
@@ -125,10 +128,9 @@ class Limits:
         for _, group in groupby(sorted(found, key=_order), key=_name):
             periods = list(group)
             begun = sum(1 for limit in periods if (limit.start_ms or -_EVER) <= at_ms)
-            index = max(begun - 1, 0)
-            chosen.append(periods[index])
             if begun:
-                from_ms = max(from_ms, periods[index].start_ms or -_EVER)
+                chosen.append(periods[begun - 1])
+                from_ms = max(from_ms, periods[begun - 1].start_ms or -_EVER)
             if begun < len(periods):
                 until_ms = min(until_ms, periods[begun].start_ms or _EVER)
         return _Standing(from_ms, until_ms, tuple(chosen))
