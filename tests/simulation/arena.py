@@ -18,8 +18,8 @@ from typing import Any
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-_EPOCH_MS = 1_796_083_190_000
-"""2026-11-30 23:59:50 UTC: ten seconds before a day, a month and a billing period end."""
+_EPOCH_MS = 1_796_083_197_000
+"""2026-11-30 23:59:57 UTC: three seconds before a day, a month and a billing period end."""
 _PATIENCE_S = 0.003
 """Real time after which it is asked whether a statement waits for a lock."""
 _GRAIN_US = 5000
@@ -36,7 +36,9 @@ GRANT SELECT ON SEQUENCE sim.clock TO PUBLIC;
 """
 _LIMITS = """
 SELECT a.id, a.limit_amount::text, a.spent::text, a.unleased::text,
-  coalesce(sum(l.granted - l.settled - l.returned), 0)::text, coalesce(sum(l.uncovered), 0)::text
+  coalesce(sum(l.granted - l.settled - l.returned), 0)::text, coalesce(sum(l.uncovered), 0)::text,
+  coalesce(a.burst, -1)::text, coalesce(a.level_micros, 0)::text, (a.limit_source IS NULL
+    AND a.scope_kind = 'tenant')::int::text, (a.window_kind = 'running')::int::text
 FROM allowance a LEFT JOIN lease l ON l.allowance_id = a.id GROUP BY a.id ORDER BY a.id
 """
 EPOCH_MS = _EPOCH_MS
@@ -52,10 +54,25 @@ class Standing:
     unleased: int
     outstanding: int
     uncovered: int
+    burst: int
+    level_micros: int
+    is_wallet: int
+    is_running: int
+
+    @property
+    def is_rate(self) -> bool:
+        return self.burst >= 0
+
+    @property
+    def most(self) -> int:
+        """What may be taken; of a rate, what its bucket and all leases may have, in millionths."""
+        return self.burst * 1_000_000 if self.is_rate else self.limit
 
     @property
     def taken(self) -> int:
-        """Committed and held, but for what no lease covered."""
+        """Committed and held, but for what no lease covered; of a rate, in its bucket and in leases."""
+        if self.is_rate:
+            return self.level_micros + self.outstanding * 1_000_000
         return self.spent + self.outstanding - self.unleased
 
 

@@ -33,7 +33,10 @@ PRICES = {
 
 @dataclass
 class Payer:
-    """A tenant of the run.   most_credit: the furthest below zero that its wallet was ever allowed."""
+    """A tenant of the run.   most_credit: the furthest below zero that its wallet was ever allowed.
+
+    scopes: the ids of itself, its project and its key, by kind.
+    """
 
     tenant_id: TenantId
     secret: str
@@ -41,6 +44,7 @@ class Payer:
     wallet_id: WalletId | None = None
     allowance_id: str = ""
     most_credit: int = 0
+    scopes: dict[str, str] = field(default_factory=dict)
     granted: dict[str, int] = field(default_factory=dict)
 
 
@@ -90,12 +94,13 @@ class Catalogue:
         self._insert_prices()
 
     def _insert_tenant(self, payer: Payer) -> None:
-        insert, project_id = self._arena.insert, ids.project_id()
+        insert, project_id, key_id = self._arena.insert, ids.project_id(), ids.key_id()
+        payer.scopes = {"tenant": payer.tenant_id, "project": project_id, "key": key_id}
         insert("tenant", id=payer.tenant_id, name=f"tenant {len(self.payers)}", currency="USD")
         insert("project", id=project_id, tenant_id=payer.tenant_id, name="p")
         insert(
             "api_key",
-            id=ids.key_id(),
+            id=key_id,
             tenant_id=payer.tenant_id,
             project_id=project_id,
             name="k",

@@ -23,6 +23,7 @@ class Wish:
 
     leaves_s: after how long the client hangs up, None: never.   leaves_after: or after so many bytes.
     read_s: time it takes for each piece.   body_s: time over which its request arrives.
+    task, task_budget: what its headers say of a task.
     """
 
     at_s: float
@@ -34,6 +35,13 @@ class Wish:
     leaves_after: int | None = None
     read_s: float = 0.0
     body_s: float = 0.0
+    task: str | None = None
+    task_budget: str | None = None
+
+    @property
+    def task_headers(self) -> list[tuple[bytes, bytes]]:
+        said = ((b"x-steelyard-task", self.task), (b"x-steelyard-task-budget", self.task_budget))
+        return [(name, value.encode()) for name, value in said if value is not None]
 
     @property
     def streamed(self) -> bool:
@@ -105,6 +113,7 @@ class Connection:
             "headers": [
                 (b"authorization", f"Bearer {wish.secret}".encode()),
                 (b"content-type", b"application/json"),
+                *wish.task_headers,
             ],
             "extensions": {EXTENSION: self},
         }

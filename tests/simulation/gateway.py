@@ -35,6 +35,7 @@ from tests.simulation.engine import ScriptedClient
 from tests.simulation.hosts import Host
 from tests.simulation.loop import Process
 from tests.simulation.refusals import Overheard
+from tests.simulation.tally import CountedLeases
 from tests.simulation.wire import SimPool
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class GatewayHost(Host):
         clock = self.world.clock
         self.ready = False
         self.snapshot = Snapshot()
-        self.leases = Leases(clock=clock, rates_when_cut_off="closed")
+        self.leases = Leases(clock=clock)
         self.gateway: Gateway
         self.borrower: Borrower
         self.journal: JournalWriter
@@ -69,6 +70,7 @@ class GatewayHost(Host):
     async def run(self, process: Process) -> None:
         self._forget()
         world, clock = self.world, self.world.clock
+        self.leases = CountedLeases(world.tally, process, clock=clock, rates_when_cut_off="closed")
         incarnation_id = ids.incarnation_id()
         self.incarnation_id = incarnation_id
         self.journal = world.disk.change(lambda: self._new_journal(process))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.allowances import judge_allowances
 from tests.simulation.books import prove_books
 from tests.simulation.client import Call
 from tests.simulation.engine import Work
@@ -33,6 +34,11 @@ def judge(world: World) -> Outcome:
     outcome.settled = len(evidence.events)
     outcome.lost = sum(event["outcome"] == "lost" for event in evidence.events.values())
     outcome.refused = len(evidence.refusals)
+    wallets = {payer.allowance_id for payer in world.catalogue.payers}
+    outcome.limited = sum(
+        row["allowance_id"] is not None and row["allowance_id"] not in wallets
+        for row in evidence.refusals.values()
+    )
     outcome.deaths = world.deaths
     outcome.over_limit = world.watch.over_limit
     outcome.findings = list(world.findings)
@@ -44,6 +50,7 @@ def judge(world: World) -> Outcome:
         _judge_event(world, event, evidence=evidence, outcome=outcome)
     _judge_engines(world, evidence, outcome)
     _judge_books(world, evidence, outcome)
+    judge_allowances(world, evidence, outcome)
     prove_books(world, outcome)
     weigh_refusals(world, evidence, outcome)
     return outcome

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 
 ZEROS = (
     "duplicated", "missing", "mismatched_tokens", "mismatched_picos", "negative_balances", "holds_left_open",
-    "over_limit", "refused_while_available", "gaps", "unlike_rebuilt", "chain_flaws", "other",
+    "mismatched_limits", "over_limit", "refused_while_available", "gaps", "unlike_rebuilt", "chain_flaws",
+    "other",
 )  # fmt: skip
 """What must be nothing."""
 
@@ -23,6 +24,8 @@ class Outcome:
     events, balances, sums that tell another number than the engine, the journal or the price.
     corrected, expired: corrections of events; grants of which nothing remains after their end.
     sealed: lines in the tenants' chains.   weighed: refusals of which is known what was left.
+    limits: allowances besides wallets.   limited: refusals by one of them.   rated: takings from rates.
+    mismatched_limits: whose count is not that of its events, or that a request drew on wrongly or not at all.
     over_limit: moments at which more was committed and held than allowed.
     refused_while_available: of those weighed, refused though what was really uncommitted covered them.
     gaps, unlike_rebuilt, chain_flaws: what reconciliation, rebuilt projections and the chains' reader find.
@@ -42,12 +45,16 @@ class Outcome:
     expired: int = 0
     sealed: int = 0
     weighed: int = 0
+    limits: int = 0
+    limited: int = 0
+    rated: int = 0
     duplicated: int = 0
     missing: int = 0
     mismatched_tokens: int = 0
     mismatched_picos: int = 0
     negative_balances: int = 0
     holds_left_open: int = 0
+    mismatched_limits: int = 0
     over_limit: int = 0
     refused_while_available: int = 0
     gaps: int = 0

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.simulation.caps import TYPICAL_HOLD, Cap, draw_caps, with_tasks
 from tests.simulation.client import Wish
 
 MODEL = "sim"
 SECRETS = ("sk-sy-" + "a" * 43, "sk-sy-" + "b" * 43)
-TYPICAL_HOLD = 480_000_000
-"""About what a request of a plan holds, in picos."""
 _MOMENTS = (
     ("step", 900), ("write", 60), ("torn", 60), ("written", 60), ("sync", 40), ("synced", 40),
     ("call", 150), ("called", 150),
 )  # fmt: skip
 """Where a process may die, and up to the how-manieth such moment."""
+
+
+LIMIT_EDITS = ("plan_limits", "override", "override", "plan_change", "task_budget")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Trouble:
 class Plan:
     """One run.   calm: nothing goes wrong at engines.   ends: how each gateway ends, by name of way.
 
-    delivers: what somebody sent before its death arrives for certain.
+    delivers: what somebody sent before its death arrives for certain.   caps: limits of every tenant.
     """
 
     seed: int
@@ -61,6 +63,7 @@ class Plan:
     slow: float
     span_s: float
     delivers: bool = False
+    caps: tuple[Cap, ...] = ()
 
 
 def plan_of(seed: int) -> Plan:
@@ -69,6 +72,7 @@ def plan_of(seed: int) -> Plan:
     calm = seed % 10 == 0
     gateways, tenants = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
     span_s = rng.choice((1.5, 4.0, 12.0))
+    caps = draw_caps(Random(f"caps:{seed}"))
     kinds = tuple(rng.choice(("vllm", "vllm", "openai")) for _ in range(rng.choice((1, 2, 3))))
     return Plan(
         seed=seed,
@@ -76,15 +80,22 @@ def plan_of(seed: int) -> Plan:
         gateways=gateways,
         engines=kinds,
         credits=tuple(int(TYPICAL_HOLD * rng.choice((0.8, 1.7, 3, 6, 500))) for _ in range(tenants)),
-        calls=tuple(_calls(rng, gateways=gateways, tenants=tenants, span_s=span_s)),
+        calls=tuple(
+            with_tasks(
+                Random(f"tasks:{seed}"),
+                list(_calls(rng, gateways=gateways, tenants=tenants, span_s=span_s)),
+            )
+        ),
         deaths=() if calm else tuple(_deaths(rng, gateways=gateways)),
         troubles=(
             *(() if calm else _troubles(rng, span_s=span_s, tenants=tenants)),
             *_business(Random(f"business:{seed}"), span_s=span_s, tenants=tenants),
+            *_edits(Random(f"edits:{seed}"), caps=len(caps), span_s=span_s),
         ),
         ends=tuple(rng.choice(("stop", "kill")) for _ in range(gateways)),
         slow=0.0 if calm else rng.choice((0.0, 0.0, 0.02, 0.15)),
         span_s=span_s,
+        caps=caps,
     )
 
 
@@ -126,6 +137,18 @@ def _business(rng: Random, *, span_s: float, tenants: int) -> Iterator[Trouble]:
             lasts_s=rng.choice((0.4, 1.5, 6.0)),
             amount=rng.choice((-1, 1)) * rng.choice((1, 3)) * TYPICAL_HOLD // 2,
             which=rng.randrange(12 * tenants),
+        )
+
+
+def _edits(rng: Random, *, caps: int, span_s: float) -> Iterator[Trouble]:
+    """Limits are changed: the plan's, a tenant's own for a while, its plan, a task's budget."""
+    for _ in range(rng.choice((0, 0, 1, 2, 3)) if caps else 0):
+        yield Trouble(
+            at_s=rng.random() * span_s,
+            what=rng.choice(LIMIT_EDITS),
+            lasts_s=rng.choice((0.4, 1.5, 6.0)),
+            amount=rng.choice((0, 50, 200, 1000)),
+            which=rng.randrange(12),
         )
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tests.simulation.arena import Arena
+from tests.simulation.caps import TYPICAL_HOLD
 from tests.simulation.client import Wish
 from tests.simulation.outcome import Outcome, Sum
-from tests.simulation.plan import MODEL, SECRETS, TYPICAL_HOLD, Death, Plan, Trouble
+from tests.simulation.plan import MODEL, SECRETS, Death, Plan, Trouble
 from tests.simulation.run import simulate
 from tests.simulation.world import World
 

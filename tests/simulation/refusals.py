@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from billing.quota.model import Denied, Need
 from tests.simulation.arena import EPOCH_MS
+from tests.simulation.plan import LIMIT_EDITS
 
 if TYPE_CHECKING:
     from billing.quota.borrower import Borrower
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from tests.simulation.outcome import Outcome
     from tests.simulation.world import World
 
-_HARMLESS = frozenset({"limit", "grant", "dated_grant", "correction", "price", "journal_copied"})
+_HARMLESS = frozenset(
+    {"limit", "grant", "dated_grant", "correction", "price", "journal_copied", *LIMIT_EDITS}
+)
 """Troubles that keep no process from answering."""
 _WINDOW_MS = 40
 """What is freed or taken so shortly before or after can't be known to all: a sync, a message, an answer."""
@@ -30,15 +33,16 @@ _WINDOW_MS = 40
 
 @dataclass(frozen=True)
 class Refused:
-    """A need that was denied.   at_ms: in the time of the run."""
+    """What a denied request needed of the allowance that lacked.   at_ms: in the time of the run."""
 
     at_ms: int
     allowance_id: str
     amount: int
+    is_rate: bool = False
 
 
 class Overheard:
-    """The borrower of a process, and a note of each need that it denies by what it knows."""
+    """The borrower of a process, and a note of each request that it denies by what it knows."""
 
     def __init__(self, borrower: Borrower, world: World) -> None:
         self._borrower = borrower
@@ -47,8 +51,10 @@ class Overheard:
     async def ask(self, needs: Sequence[Need]) -> Any:
         outcome = await self._borrower.ask(needs)
         if isinstance(outcome, Denied) and not outcome.cut_off:
+            lacked = next(need for need in needs if need.allowance_id == outcome.allowance_id)
             at_ms = round(self._world.loop.time() * 1000)
-            self._world.refused += [Refused(at_ms, need.allowance_id, need.amount) for need in needs]
+            refused = Refused(at_ms, lacked.allowance_id, lacked.amount, is_rate=lacked.rate is not None)
+            self._world.refused.append(refused)
         return outcome
 
 
@@ -59,6 +65,8 @@ def weigh_refusals(world: World, evidence: Evidence, outcome: Outcome) -> None:
         return
     changes = _changes(world, evidence)
     for refused in world.refused:
+        if refused.is_rate:
+            continue
         left = _least(changes[refused.allowance_id], around_ms=refused.at_ms)
         outcome.weighed += 1
         if left >= refused.amount:

@@ -133,6 +133,19 @@ class Troubles:
     def _operate(self, operation: Any, **named: Any) -> None:
         self._world.control.enqueue(update_wrapper(partial(operation, **named), operation))
 
+    def _plan_limits(self, trouble: Trouble) -> None:
+        self._operate(self._world.limit_desk.scale_plan, percent=trouble.amount)
+
+    def _override(self, trouble: Trouble) -> None:
+        override = self._world.limit_desk.override
+        self._operate(override, which=trouble.which, percent=trouble.amount, lasts_s=trouble.lasts_s)
+
+    def _plan_change(self, trouble: Trouble) -> None:
+        self._operate(self._world.limit_desk.change_plan, which=trouble.which)
+
+    def _task_budget(self, trouble: Trouble) -> None:
+        self._operate(self._world.limit_desk.set_task_budget, which=trouble.which, percent=trouble.amount)
+
     def _settler_away(self, trouble: Trouble) -> None:
         settler = self._world.settler
         if settler.process is not None and settler.alive:

@@ -21,6 +21,8 @@ class Watch:
         self.looks = 0
         self.limits: dict[str, list[tuple[int, int]]] = {}
         """By allowance, every limit that it had, and since when, in milliseconds of the run."""
+        self.most_of_rate: dict[str, tuple[int, int]] = {}
+        """By allowance of a rate, the most that its bucket ever held, and that it ever got in a minute."""
 
     def look(self) -> None:
         """Pass on what was notified, and compare what is committed and lent with the limits."""
@@ -33,20 +35,37 @@ class Watch:
             limits = self.limits.setdefault(standing.allowance_id, [])
             if not limits or limits[-1][1] != standing.limit:
                 limits.append((round(world.loop.time() * 1000), standing.limit))
+            if standing.is_rate:
+                burst, per_minute = self.most_of_rate.get(standing.allowance_id, (0, 0))
+                most = max(burst, standing.burst), max(per_minute, standing.limit)
+                self.most_of_rate[standing.allowance_id] = most
             self._check(standing, self._before.get(standing.allowance_id))
             self._before[standing.allowance_id] = standing
 
+    def taken(self, allowance_id: str, amount: int) -> None:
+        """A request takes so much: with all that is used and held, it is no more than the limit allows."""
+        known = self._before.get(allowance_id)
+        if known is None or known.is_wallet:
+            return
+        most = max(limit for _, limit in self.limits[allowance_id])
+        taken = self._world.tally.taken(allowance_id, living=bool(known.is_running))
+        if taken > most:
+            self.over_limit += 1
+            self.findings.append(
+                f"over the limit: {allowance_id[-6:]} has {taken} of {most} in use by {amount}"
+            )
+
     def _check(self, now: Standing, before: Standing | None) -> None:
         name = now.allowance_id[-6:]
-        if now.taken > now.limit and (before is None or now.taken > before.taken):
+        if now.taken > now.most and (before is None or now.taken > before.taken):
             self.over_limit += 1
-            self.findings.append(f"over the limit: {name} has {now.taken} of {now.limit} taken")
+            self.findings.append(f"over the limit: {name} has {now.taken} of {now.most} taken")
         if now.uncovered:
             self.findings.append(f"over the limit: {name} was used without a lease by {now.uncovered}")
         lent = 0
         for host in self._world.gateways:
             lease = host.leases.find(now.allowance_id) if host.alive else None  # type: ignore[arg-type]
-            if lease is None:
+            if lease is None or (now.is_rate and self._world.loop.time() >= lease.ends_at):
                 continue
             lent += lease.free + lease.held
             if lease.free < 0 or lease.free + lease.held + lease.covered + lease.returned != lease.granted:

@@ -17,9 +17,11 @@ from tests.simulation.disk import Disk
 from tests.simulation.engine import Engines
 from tests.simulation.gateway import GatewayHost
 from tests.simulation.hosts import Host, MachineClock, SettlerHost
+from tests.simulation.limits import LimitDesk
 from tests.simulation.loop import Process, SimLoop, current_process
 from tests.simulation.plan import Plan
 from tests.simulation.refusals import Refused
+from tests.simulation.tally import Tally
 from tests.simulation.trace import Trace
 from tests.simulation.troubles import Troubles
 from tests.simulation.watch import Watch
@@ -51,6 +53,7 @@ class World:
         self.clock = MachineClock(self.loop)
         self.disk = Disk(folder, rng=Random(f"{plan.seed}:disk"), trace=self.trace)
         self.watch = Watch(self)
+        self.tally = Tally(self.loop.time, on_taken=self.watch.taken)
         self.network = Network(
             self.loop,
             arena,
@@ -62,6 +65,7 @@ class World:
         self.network.delivers = plan.delivers
         self.engines = Engines(self.loop, Random(f"{plan.seed}:engines"), self.trace, calm=plan.calm)
         self.catalogue = Catalogue(plan, arena, now=lambda: from_ms(self.clock.now_ms()))
+        self.limit_desk = LimitDesk(self.catalogue, plan.caps)
         self.gateways = [GatewayHost(self, f"gateway-{number}") for number in range(plan.gateways)]
         self.settler = SettlerHost(self, "settler", engine=arena.engine("settler", self._dial))
         self.control = ControlHost(self, "control", engine=arena.engine("control", self._dial))
@@ -166,6 +170,7 @@ class World:
 
     async def _course(self) -> None:
         await self.control.do(self.catalogue.open_wallets)
+        await self.control.do(self.limit_desk.open_plans)
         for host in (*self.gateways, self.settler, self.worker):
             host.start()
         await self._opening()
