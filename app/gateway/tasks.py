@@ -18,11 +18,15 @@ from app.core.ids import ProjectId, TaskId
 from app.core.money import format_picos, parse_picos
 from app.gateway.model import Headers, Principal
 from app.gateway.terms import Drawn
+from billing.quota.bucket import Bucket
+from billing.quota.model import Rate
 
 NAME, BUDGET = b"x-steelyard-task", b"x-steelyard-task-budget"
 MAX_NAME = 200
 MAX_BUDGET_PICOS = 10**24
 MOST_REMEMBERED = 50_000
+NEW_TASKS = Rate(per_minute=600, burst=1000)
+"""New tasks of a project at one process: they stay, so there is a bound on how fast anybody can make them."""
 FRESH_S = 30.0
 """How long a task is believed unchanged if nothing is heard of it: a notification may be missed."""
 
@@ -50,19 +54,22 @@ class Named(NamedTuple):
 class TaskStore(Protocol):
     """Where tasks are kept."""
 
-    async def open(self, principal: Principal, named: Named) -> Task:
-        """The task of this name, made if it is new. Raises DependencyError."""
+    async def open(self, principal: Principal, named: Named) -> tuple[Task, bool]:
+        """The task of this name, made if it is new: then True. Raises DependencyError."""
+        ...
+
+    async def find(self, principal: Principal, named: Named) -> Task | None:
+        """The task of this name, None if there is none. Raises DependencyError."""
         ...
 
 
 def named_in(headers: Headers) -> Named | None:
     """The task that the headers name, None if they name none. Raises Rejected (400)."""
-    name = budget = None
-    for header, value in headers:
-        if header == NAME:
-            name = value
-        elif header == BUDGET:
-            budget = value
+    given = [(header, value) for header, value in headers if header in (NAME, BUDGET)]
+    told = dict(given)
+    if len(told) < len(given):
+        raise _invalid("`X-Steelyard-Task` and `X-Steelyard-Task-Budget` are given once.")
+    name, budget = told.get(NAME), told.get(BUDGET)
     if name is None:
         if budget is None:
             return None
@@ -79,6 +86,7 @@ class TaskDesk:
         self._known: dict[tuple[ProjectId, str], tuple[float, Task]] = {}
         self._names: dict[TaskId, tuple[ProjectId, str]] = {}
         self._opening: dict[tuple[ProjectId, Named], asyncio.Task[Task]] = {}
+        self._new: dict[ProjectId, Bucket] = {}
         self._notices = 0
         self.opened = 0
         """Round trips so far."""
@@ -87,7 +95,7 @@ class TaskDesk:
         """The open task that a request belongs to, None if it names none.
 
         Raises Rejected: 400 if the headers can't be read, 409 if the task is closed or has another budget,
-        503 if it is not known yet and can't be looked up.
+        429 if it is one new task too many, 503 if it is not known yet and can't be looked up.
         """
         named = named_in(headers)
         if named is None:
@@ -129,10 +137,33 @@ class TaskDesk:
     async def _ask(self, principal: Principal, named: Named) -> Task:
         notices = self._notices
         self.opened += 1
-        task = await self._store.open(principal, named)
+        task = await self._make_or_find(principal, named)
         if notices == self._notices:  # else it may be this one that has changed meanwhile
             self._remember((principal.key.project_id, named.name), task)
         return task
+
+    async def _make_or_find(self, principal: Principal, named: Named) -> Task:
+        """A project that has made too many of late has those that it has, and no new one."""
+        project_id = principal.key.project_id
+        now = self._clock.monotonic()
+        bucket = self._new.get(project_id)
+        if bucket is None:
+            bucket = self._new[project_id] = Bucket(NEW_TASKS.burst, now=now)
+        if bucket.take(1, rate=NEW_TASKS, holders=1, now=now):
+            task, is_new = await self._store.open(principal, named)
+            if not is_new:
+                bucket.put_back(1)
+            return task
+        found = await self._store.find(principal, named)
+        if found is None:
+            raise Rejected(
+                RejectReason.TASK_UNAVAILABLE,
+                f"This project makes more than {NEW_TASKS.per_minute} new tasks a minute. Use those it has.",
+                status=429,
+                retry_after_s=1.0,
+                scope=f"project {project_id}",
+            )
+        return found
 
     def _remember(self, place: tuple[ProjectId, str], task: Task) -> None:
         if len(self._known) >= MOST_REMEMBERED:

@@ -30,7 +30,7 @@ REMEDIES: dict[RejectReason, str] = {
     RejectReason.OUTPUT_LIMIT: "Ask for fewer output tokens, or have the ceiling raised.",
     RejectReason.TASK_INVALID: "Name the task and its budget as its first request did.",
     RejectReason.TASK_CLOSED: "Use another task: a closed one takes no more requests.",
-    RejectReason.TASK_UNAVAILABLE: "Try again shortly: a new task needs the database.",
+    RejectReason.TASK_UNAVAILABLE: "Try again shortly: new tasks need the database, and have a rate.",
     RejectReason.QUEUE_FULL: "Try again as Retry-After says; the engines are busy.",
     RejectReason.NO_HEALTHY_BACKEND: "Try again shortly; the operator sees the fleet's state.",
     RejectReason.JOURNAL_UNWRITABLE: "Try again shortly; the gateway's disk needs its operator.",

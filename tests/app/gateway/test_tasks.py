@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -13,9 +14,11 @@ from app.catalog.snapshot import Key, Tenant
 from app.core import ids
 from app.core.clock import ManualClock
 from app.core.errors import DependencyError, Rejected, RejectReason
+from app.core.ids import ProjectId
 from app.core.money import PICOS_PER_UNIT, format_picos, parse_picos
 from app.gateway.model import Principal
-from app.gateway.tasks import FRESH_S, Named, Task, TaskDesk, named_in
+from app.gateway.task_store import PostgresTasks
+from app.gateway.tasks import FRESH_S, NEW_TASKS, Named, Task, TaskDesk, named_in
 from tests.app.gateway.house import House, chat, execute, open_house
 from tests.app.gateway.limited import run
 from tests.database import Database
@@ -158,6 +161,8 @@ def test_no_header_is_no_task() -> None:
         [(NAME, b"run"), (BUDGET, b"0.0000000000001")],
         [(NAME, b"run"), (BUDGET, b"9999999999999999999999")],
         [(NAME, b"run"), (BUDGET, b"\xd9\xa1")],
+        [(NAME, b"run"), (NAME, b"run")],
+        [(BUDGET, b"1"), (NAME, b"run"), (BUDGET, b"2")],
     ],
 )
 def test_what_can_not_be_read_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
@@ -172,20 +177,28 @@ class FakeStore:
     def __init__(self) -> None:
         self.task = Task(ids.task_id(), None, None, None, is_closed=False)
         self.opens = 0
+        self.names: set[str] = set()
         self.may_answer = asyncio.Event()
         self.is_away = False
 
-    async def open(self, principal: Principal, named: Named) -> Task:
+    async def open(self, principal: Principal, named: Named) -> tuple[Task, bool]:
         self.opens += 1
         task = self.task
         await self.may_answer.wait()
         if self.is_away:
             raise DependencyError("away")
-        return task
+        is_new = named.name not in self.names
+        self.names.add(named.name)
+        return task, is_new
+
+    async def find(self, principal: Principal, named: Named) -> Task | None:
+        return self.task if named.name in self.names else None
 
 
-def principal() -> Principal:
-    key = Key(ids.key_id(), ids.tenant_id(), ids.project_id(), b"", frozenset(), None, None, None)
+def principal(project_id: ProjectId | None = None) -> Principal:
+    key = Key(
+        ids.key_id(), ids.tenant_id(), project_id or ids.project_id(), b"", frozenset(), None, None, None
+    )
     return Principal(key, Tenant(key.tenant_id, "active", "USD", None, ids.allowance_id()))
 
 
@@ -240,6 +253,46 @@ async def test_a_new_task_waits_for_the_database_and_a_known_one_does_not() -> N
         await desk.find([(NAME, b"new")], who)
     assert (raised.value.reason, raised.value.status) == (RejectReason.TASK_UNAVAILABLE, 503)
     assert raised.value.retry_after_s == 1.0
+
+
+async def test_new_tasks_of_a_project_have_a_rate_and_those_that_it_has_do_not() -> None:
+    store, clock = FakeStore(), ManualClock()
+    store.may_answer.set()
+    desk, who = TaskDesk(store, clock=clock), principal()
+    names = [b"run %d" % number for number in range(NEW_TASKS.burst)]
+    for name in names:
+        await desk.find([(NAME, name)], who)
+    with pytest.raises(Rejected) as raised:
+        await desk.find([(NAME, b"one more")], who)
+    assert (raised.value.reason, raised.value.status) == (RejectReason.TASK_UNAVAILABLE, 429)
+    assert "one more" not in store.names
+    assert await desk.find([(NAME, b"another project's")], principal()) == store.task
+    clock.advance(FRESH_S + 1)
+    for _ in range(3):  # each is looked up again, and that uses nothing of what came meanwhile
+        for name in names:
+            await desk.find([(NAME, name)], who)
+        clock.advance(FRESH_S + 1)
+    assert await desk.find([(NAME, b"one more")], who) == store.task
+
+
+async def test_a_process_that_has_made_too_many_finds_those_of_others(
+    database: Database, tmp_path: Path
+) -> None:
+    async with open_house(database, tmp_path) as house:
+        assert (await ask(house, "mine", "2")).status_code == 200
+        project_id, pool = (
+            house.seeded.project_id,
+            await asyncpg.create_pool(database.app_url, min_size=1, max_size=1),
+        )
+        try:
+            store, who = PostgresTasks(pool), principal(ProjectId(project_id))
+            found = await store.find(who, Named("mine", None))
+            assert found is not None
+            assert (found.budget, found.drawn is None) == (2 * PICOS_PER_UNIT, False)
+            assert await store.open(who, Named("mine", None)) == (found, False)
+            assert await store.find(who, Named("nobody's", None)) is None
+        finally:
+            await pool.close()
 
 
 def test_a_budget_is_in_picos() -> None:
