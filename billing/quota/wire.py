@@ -13,6 +13,9 @@ from app.core.ids import IncarnationId
 from billing.quota.model import Answer, Sync
 
 _TIMEOUT_S = 1.0
+_FIRST_TIMEOUT_S = 5.0
+"""For the first message over a connection: the server compiles and plans the functions for it, which takes
+a tenth of a second of its CPU, and far longer where many share that."""
 _WORTH_A_SECOND = (
     ConnectionError,
     asyncpg.PostgresConnectionError,
@@ -64,6 +67,7 @@ class Wire:
         self._pool = pool
         self._incarnation_id = incarnation_id
         self._connection: PoolConnectionProxy | None = None
+        self._is_warm = False
 
     async def register(self, host: str) -> bool:
         """Insert the incarnation if it is new; False if it is closed."""
@@ -77,7 +81,7 @@ class Wire:
         if self._connection is not None and not _lives(self._connection):
             await self.drop()
         if self._connection is None:
-            self._connection = await self._pool.acquire(timeout=_TIMEOUT_S)
+            self._connection, self._is_warm = await self._pool.acquire(timeout=_TIMEOUT_S), False
         return self._connection
 
     async def send_twice(self, sync: Sync) -> Answer:
@@ -90,11 +94,12 @@ class Wire:
     async def _send(self, sync: Sync) -> Answer:
         connection = await self.connect()
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(_TIMEOUT_S if self._is_warm else _FIRST_TIMEOUT_S):
                 text = await connection.fetchval(_SYNC, *arguments(self._incarnation_id, sync))
         except BaseException:
             await self.drop()
             raise
+        self._is_warm = True
         return read_answer(text)
 
     async def drop(self) -> None:
