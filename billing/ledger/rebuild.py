@@ -51,7 +51,7 @@ _ALLOWANCES = """
 SELECT a.id, a.limit_amount, a.spent,
   CASE a.window_kind WHEN 'minute' THEN a.spent ELSE coalesce(used.amount, 0) END AS used,
   coalesce(w.credit_limit + coalesce((SELECT sum(m.amount) FROM wallet_move m WHERE m.wallet_id = w.id), 0),
-    k.budget - k.spent_before, a.limit_amount) AS given
+    CASE WHEN k.id IS NOT NULL THEN greatest(k.budget - k.spent_before, 0) END, a.limit_amount) AS given
 FROM allowance a LEFT JOIN wallet w ON w.allowance_id = a.id LEFT JOIN task k ON k.allowance_id = a.id
 LEFT JOIN (SELECT h ->> 'allowance_id' AS id, sum((h ->> 'used')::numeric) AS amount
   FROM usage_event, jsonb_array_elements(holds) AS h GROUP BY 1) used ON used.id = a.id

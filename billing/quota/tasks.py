@@ -144,10 +144,11 @@ async def _with(connection: AsyncConnection, before: Task, *, budget: int, cost:
             limit=0,
         )
     allowance_id = AllowanceId(known)
-    spent_before = cost - (await authority.hold_still(connection, allowance_id)).spent
+    counted = (await authority.hold_still(connection, allowance_id)).spent
+    spent_before = max(cost - counted, 0)  # more may be counted by now than was when the cost was read
     await connection.execute(update(allowance).where(allowance.c.id == allowance_id).values(ended_at=None))
     await _set_limit(connection, allowance_id, limit=budget - spent_before)
-    return {"budget": budget, "allowance_id": allowance_id, "spent_before": max(spent_before, 0)}
+    return {"budget": budget, "allowance_id": allowance_id, "spent_before": spent_before}
 
 
 async def _set_limit(connection: AsyncConnection, allowance_id: AllowanceId, *, limit: int) -> None:

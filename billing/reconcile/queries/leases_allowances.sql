@@ -26,4 +26,4 @@ gap AS (
     'a closed process still holds more than its parked records may take', a.tenant_id, NULL, NULL
   FROM lease l JOIN incarnation i ON i.id = l.incarnation_id JOIN counted a ON a.id = l.allowance_id
     LEFT JOIN owed o ON o.incarnation_id = l.incarnation_id AND o.allowance_id = l.allowance_id
-  WHERE i.status = 'closed' AND l.granted - l.settled - l.returned > coalesce(o.amount, 0))
+  WHERE i.status = 'closed' AND l.epoch = 0 AND l.granted - l.settled - l.returned > coalesce(o.amount, 0))

@@ -133,6 +133,16 @@ async def test_a_budget_that_is_taken_away_and_given_again_counts_all(office: Of
         assert (await authority.status(session, row["allowance_id"])).available == 2000 - 900
 
 
+async def test_what_is_settled_while_a_budget_is_given_again_is_never_lent_once_more(office: Office) -> None:
+    row = await office.open("run", 1000)
+    async with office.engine.begin() as session:
+        await tasks.set_budget(session, row["id"], budget=None, cost=0)
+        await session.execute(update(allowance).values(spent=400))  # since the cost was read
+        again = await tasks.set_budget(session, row["id"], budget=2000, cost=0)
+        assert again.spent_before == 0
+        assert (await authority.status(session, row["allowance_id"])).available == 2000 - 400
+
+
 async def test_a_task_that_the_api_makes_is_the_one_that_requests_name(office: Office) -> None:
     named = {"tenant_id": office.tenant_id, "project_id": office.project_id, "name": "run"}
     async with office.engine.begin() as session:
