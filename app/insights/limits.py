@@ -142,7 +142,7 @@ async def standing(connection: AsyncConnection, place: Place, *, most_s: int = M
     if wallet is not None:
         stands.insert(0, _wallet(wallet, place, since=since))
     stands = await _with_refusals(connection, stands)
-    peaks = await _find_peaks(connection, place, stands, at=at, most_s=most_s)
+    peaks = await _find_peaks(connection, place, stands=stands, at=at, most_s=most_s)
     if peaks is None:
         return Standing(at, since, stands, False)
     return Standing(at, since, [_peaked(each, peaks) for each in stands], True)
@@ -225,7 +225,7 @@ _Where = tuple[str, ModelId | None, bool]
 
 
 async def _find_peaks(
-    connection: AsyncConnection, place: Place, stands: Iterable[Stand], *, at: datetime, most_s: int
+    connection: AsyncConnection, place: Place, *, stands: Iterable[Stand], at: datetime, most_s: int
 ) -> dict[tuple[str, ModelId | None, str], Peak] | None:
     """The peaks of what rates, numbers of running requests and ceilings limit; None: it takes too long."""
     asked = dict.fromkeys(_where(each) for each in stands if each.window in _PEAKED)
@@ -234,7 +234,7 @@ async def _find_peaks(
         async with connection.begin_nested():
             await connection.execute(text(f"SET LOCAL statement_timeout = '{most_s}s'"))
             for where in asked:
-                found |= await _peaks_at(connection, place, where, at=at)
+                found |= await _peaks_at(connection, place, where=where, at=at)
             await connection.execute(text("SET LOCAL statement_timeout TO DEFAULT"))
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != _TIMED_OUT:
@@ -244,7 +244,7 @@ async def _find_peaks(
 
 
 async def _peaks_at(
-    connection: AsyncConnection, place: Place, where: _Where, *, at: datetime
+    connection: AsyncConnection, place: Place, *, where: _Where, at: datetime
 ) -> dict[tuple[str, ModelId | None, str], Peak]:
     scope_id, model_id, is_running = where
     since = at - LOOK_BACK

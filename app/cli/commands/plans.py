@@ -136,7 +136,7 @@ def edit(
         found: Mapping[str, Any] = api.get(f"/plans/{plan_id}")
         if terms or ended:
             wanted = _merged(found["limits"], terms, ended=ended)
-            found = _replace(api, plan_id, wanted, preview=preview, yes=yes, as_json=as_json)
+            found = _replace(api, plan_id, limits=wanted, preview=preview, yes=yes, as_json=as_json)
         if named and not preview:
             found = api.patch(f"/plans/{plan_id}", named)
     if not preview:
@@ -263,7 +263,7 @@ def _merged(
 
 
 def _replace(
-    api: Api, plan_id: str, limits: list[dict[str, Any]], *, preview: bool, yes: bool, as_json: bool
+    api: Api, plan_id: str, *, limits: list[dict[str, Any]], preview: bool, yes: bool, as_json: bool
 ) -> Mapping[str, Any]:
     """The plan with these limits, after what changes was shown and said yes to."""
     body = {"limits": limits}

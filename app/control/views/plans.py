@@ -197,7 +197,10 @@ async def replace_limits(
     plans.check_limits(found, after)
     if not preview:
         await plans.replace_limits(call.connection, plan_id, limits=after)
-        facts = {"before": await _shown(call, found, before), "after": await _shown(call, found, after)}
+        facts = {
+            "before": await _shown(call, before, owner=found),
+            "after": await _shown(call, after, owner=found),
+        }
         plain = {
             name: {"limits": [each.model_dump(mode="json") for each in rows]} for name, rows in facts.items()
         }
@@ -205,7 +208,7 @@ async def replace_limits(
     return PlanEffect(
         plan=await _detail(call, found),
         applied=not preview,
-        changes=await _changes(call, found, changed),
+        changes=await _changes(call, changed, owner=found),
         tenants=[_holder(each) for each in tenants],
     )
 
@@ -281,18 +284,18 @@ def _note(call: Call, action: str, *, before: Plan, after: Plan) -> None:
 
 
 async def _detail(call: Call, found: Plan) -> PlanDetail:
-    limits = await _shown(call, found, await plans.list_limits(call.connection, found.id))
+    limits = await _shown(call, await plans.list_limits(call.connection, found.id), owner=found)
     tenants = None if call.within else await holders.count_holders(call.connection, found.id)
     known = PlanOut.model_validate(found).model_dump()
     return PlanDetail(**known, limits=limits, tenants=tenants)
 
 
-async def _shown(call: Call, owner: Plan, limits: list[PlanLimit]) -> list[PlanLimitOut]:
+async def _shown(call: Call, limits: list[PlanLimit], *, owner: Plan) -> list[PlanLimitOut]:
     names = await names_for(call.connection, (each.subject for each in limits))
     return [shown_limit(each, names, currency=owner.currency) for each in limits]
 
 
-async def _changes(call: Call, owner: Plan, changed: list[Change]) -> list[LimitChange]:
+async def _changes(call: Call, changed: list[Change], *, owner: Plan) -> list[LimitChange]:
     names = await names_for(call.connection, (each.subject for each in changed))
     return [
         LimitChange(
