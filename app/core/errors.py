@@ -39,6 +39,7 @@ class RejectReason(StrEnum):
     TASK_INVALID = "task_invalid"
     TASK_CLOSED = "task_closed"
     TASK_UNAVAILABLE = "task_unavailable"
+    LIMITS_UNAVAILABLE = "limits_unavailable"
     QUEUE_FULL = "queue_full"
     NO_HEALTHY_BACKEND = "no_healthy_backend"
     JOURNAL_UNWRITABLE = "journal_unwritable"

@@ -33,6 +33,8 @@ class Refusals:
     def lacking(self, denied: Denied, drawn: Drawn, *, needed: int, currency: str, now_ms: int) -> Rejected:
         """The refusal of a request that an allowance did not cover."""
         reason, status = self._reason(drawn)
+        if denied.cut_off:
+            reason, status = RejectReason.LIMITS_UNAVAILABLE, 503
         show = format_picos if drawn.what == "picos" else str
         unit = unit_of(drawn.what, currency=currency)
         retry_after_s = _retry_after_s(denied, drawn, needed=needed, now_ms=now_ms)
@@ -41,7 +43,7 @@ class Refusals:
         return Rejected(
             reason,
             message,
-            status=503 if denied.cut_off else status,
+            status=status,
             limit=show(denied.limit),
             observed=show(_taken(denied, drawn)),
             retry_after_s=retry_after_s,

@@ -31,6 +31,7 @@ REMEDIES: dict[RejectReason, str] = {
     RejectReason.TASK_INVALID: "Name the task and its budget as its first request did.",
     RejectReason.TASK_CLOSED: "Use another task: a closed one takes no more requests.",
     RejectReason.TASK_UNAVAILABLE: "Try again shortly: new tasks need the database, and have a rate.",
+    RejectReason.LIMITS_UNAVAILABLE: "Try again as Retry-After says; the operator sees to the database.",
     RejectReason.QUEUE_FULL: "Try again as Retry-After says; the engines are busy.",
     RejectReason.NO_HEALTHY_BACKEND: "Try again shortly; the operator sees the fleet's state.",
     RejectReason.JOURNAL_UNWRITABLE: "Try again shortly; the gateway's disk needs its operator.",

@@ -107,5 +107,6 @@ def test_running_requests_end_soon_but_none_is_none() -> None:
 
 def test_an_authority_that_is_away_is_no_fault_of_the_caller() -> None:
     made, headers = refusal(WALLET, denied(5, 1, 1.0, cut_off=True))
-    assert (made.status, headers) == (503, {b"retry-after": b"1"})
+    assert (made.reason, made.status) == (RejectReason.LIMITS_UNAVAILABLE, 503)
+    assert headers == {b"retry-after": b"1"}
     assert "can't be checked" in made.public_message
