@@ -12,23 +12,23 @@ from tests.simulation.client import Wish
 
 TYPICAL_HOLD = 480_000_000
 """About what a request of a plan holds, in picos."""
-_TOKENS = 250
-"""About what it holds in tokens."""
+_TOKENS, _OUTPUT = 500, 60
+"""About what it holds in tokens, and of them in output."""
 _MENU: tuple[tuple[Scope, What, Window, tuple[float, ...]], ...] = (
     ("tenant", "picos", "month", (2, 5, 12, 100)),
     ("project", "picos", "day", (3, 8, 100)),
     ("tenant", "tokens", "day", (3, 8, 40)),
     ("key", "input_tokens", "month", (3, 12)),
-    ("project", "output_tokens", "day", (1, 4)),
+    ("project", "output_tokens", "day", (3, 12)),
     ("key", "requests", "day", (3, 8, 50)),
     ("tenant", "requests", "minute", (2, 4, 9)),
     ("key", "tokens", "minute", (2, 4, 9)),
-    ("project", "output_tokens", "minute", (1, 3)),
+    ("project", "output_tokens", "minute", (2, 6)),
     ("tenant", "concurrent", "running", (1, 2, 4)),
     ("key", "concurrent", "running", (1, 3)),
     ("tenant", "max_output", "request", (30,)),
 )
-_UNITS = {"picos": TYPICAL_HOLD, "tokens": _TOKENS, "input_tokens": _TOKENS, "output_tokens": _TOKENS}
+_UNITS = {"picos": TYPICAL_HOLD, "tokens": _TOKENS, "input_tokens": _TOKENS, "output_tokens": _OUTPUT}
 _FILLS = (6, 40, 120)
 """How often a minute fills a rate's bucket."""
 _TASKS = ("first", "second")

@@ -224,6 +224,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             process.silent = False
             process.dead = True
             process.frozen_until = 0.0
+            process.turn_at = None
             left, process.remains = process.remains, []
             for handle in left:
                 process.ready.append(handle)
