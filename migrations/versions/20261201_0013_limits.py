@@ -180,6 +180,10 @@ BEGIN
   RETURN OLD;
 END $$;
 CREATE TRIGGER stands BEFORE DELETE ON plan_assignment FOR EACH ROW EXECUTE FUNCTION assignment_stands();
+CREATE TRIGGER ended BEFORE UPDATE ON plan_assignment FOR EACH ROW WHEN (OLD.effective_to <= clock_timestamp())
+  EXECUTE FUNCTION forbid_change();
+CREATE TRIGGER revoked BEFORE UPDATE ON limit_override FOR EACH ROW WHEN (OLD.revoked_at IS NOT NULL)
+  EXECUTE FUNCTION forbid_change();
 """
 
 APP = """

@@ -299,3 +299,18 @@ async def test_a_new_key_does_not_put_off_what_is_due_for_others(tenancy: Tenanc
     await tenancy.key(project)
     assert await tenancy.pool.fetchval("SELECT quota_resolve_due(10)") == 1
     assert await tenancy.due() is None
+
+
+async def test_what_was_revoked_or_has_ended_is_history(tenancy: Tenancy) -> None:
+    more = await tenancy.override(tenancy.tenant_id, each("tenant", "concurrent", "running", 80))
+    await tenancy.revoke(more)
+    await tenancy.assign(await tenancy.plan(CONCURRENT))
+    await tenancy.assign(None)
+    for rewritten in (
+        "UPDATE limit_override SET revoked_at = NULL",
+        "UPDATE plan_assignment SET effective_to = NULL",
+    ):
+        with pytest.raises(asyncpg.RestrictViolationError):
+            await tenancy.pool.execute(rewritten)
+    assert (await tenancy.revoke(more)).revoked_at is not None
+    assert await tenancy.amounts() == {}
