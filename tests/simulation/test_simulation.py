@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.database import Server
+from tests.simulation.allowances import worst
 from tests.simulation.arena import Arena
 from tests.simulation.outcome import ZEROS, Sum
 from tests.simulation.plan import Death, plan_of
@@ -34,6 +35,8 @@ def test_no_law_breaks_whatever_dies(arena: Arena) -> None:
     assert sum_.ok, f"{sum_.failed}{again}"
     assert sum_.numbers["delivered_to_the_end"]
     assert sum_.numbers["deaths"]
+    assert sum_.numbers["limited"]
+    assert sum_.numbers["rated"]
 
 
 def test_a_seed_is_the_same_run_each_time(arena: Arena) -> None:
@@ -56,6 +59,12 @@ def test_a_settler_may_die_in_the_middle_of_a_transaction(arena: Arena, number: 
     outcome = simulate(10, database=arena, plan=replace(plan_of(10), calm=False, deaths=deaths))
     assert outcome.deaths == 2
     assert outcome.ok, outcome.findings
+
+
+def test_a_rate_is_weighed_by_an_exact_bucket() -> None:
+    within = [(0.0, 4), (30.0, 1), (60.0, 1), (60.0, 2)]
+    assert worst(within, burst=4, per_minute=4) == 0
+    assert round(worst([*within, (60.0, 1)], burst=4, per_minute=4)) == 1
 
 
 def test_every_count_of_what_must_not_be_is_compared() -> None:
