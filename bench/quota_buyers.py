@@ -110,9 +110,9 @@ async def _fill(session: AsyncConnection, buyer: Buyer) -> Buyer:
 async def put_limit(
     engine: AsyncEngine,
     buyer: Buyer,
+    *,
     what: What,
     window: Window,
-    *,
     amount: int,
     burst: int | None = None,
     of: Scope = "tenant",
@@ -139,7 +139,7 @@ async def put_limit(
 
 
 async def put_plan(
-    engine: AsyncEngine, database: Database, buyers: Sequence[Buyer], *, of: Sequence[PlanLimit]
+    engine: AsyncEngine, buyers: Sequence[Buyer], *, database: Database, of: Sequence[PlanLimit]
 ) -> None:
     """Give all buyers one plan."""
     async with engine.begin() as connection:

@@ -29,26 +29,26 @@ async def measure(stack: Stack, *, rounds: int) -> dict[str, Any]:
     """The times of each kind of change, in milliseconds until the last gateway acted on it."""
     found: dict[str, list[float]] = {}
     [buyer] = await new_buyers(stack.database, [_PLENTY])
-    await put_limit(stack.engine, buyer, "requests", "day", amount=10**6)
-    await put_limit(stack.engine, buyer, "max_output", "request", amount=100)
+    await put_limit(stack.engine, buyer, what="requests", window="day", amount=10**6)
+    await put_limit(stack.engine, buyer, what="max_output", window="request", amount=100)
     await known(stack, buyer)
     watch = _Watch(stack, buyer)
     for _ in range(rounds):
         await watch.settle_down()
         changes: tuple[tuple[str, Change, int], ...] = (
-            ("ceiling_lowered", lambda: _ceiling(stack, buyer, 4), 400),
-            ("ceiling_raised", lambda: _ceiling(stack, buyer, 100), 200),
-            ("limit_lowered_below_what_is_lent", lambda: _day(stack, buyer, 0), 429),
-            ("limit_raised", lambda: _day(stack, buyer, 10**6), 200),
-            ("tenant_suspended", lambda: _status(stack, buyer, "suspended"), 403),
-            ("tenant_resumed", lambda: _status(stack, buyer, "active"), 200),
+            ("ceiling_lowered", lambda: _ceiling(stack, buyer, amount=4), 400),
+            ("ceiling_raised", lambda: _ceiling(stack, buyer, amount=100), 200),
+            ("limit_lowered_below_what_is_lent", lambda: _day(stack, buyer, amount=0), 429),
+            ("limit_raised", lambda: _day(stack, buyer, amount=10**6), 200),
+            ("tenant_suspended", lambda: _status(stack, buyer, status="suspended"), 403),
+            ("tenant_resumed", lambda: _status(stack, buyer, status="active"), 200),
         )
         for name, change, status in changes:
             found.setdefault(name, []).append(await watch.until_all(status, change))
         secret, key_id = await _new_key(stack, buyer)
         keyed = _Watch(stack, buyer, secret=secret)
         await keyed.until_all(200, _nothing)
-        took = await keyed.until_all(401, partial(_revoke, stack, buyer, key_id))
+        took = await keyed.until_all(401, partial(_revoke, stack, buyer, key_id=key_id))
         found.setdefault("key_revoked", []).append(took)
         keyed.close()
     watch.close()
@@ -103,12 +103,12 @@ async def _nothing() -> None:
     return None
 
 
-async def _day(stack: Stack, buyer: Buyer, amount: int) -> None:
-    await put_limit(stack.engine, buyer, "requests", "day", amount=amount)
+async def _day(stack: Stack, buyer: Buyer, *, amount: int) -> None:
+    await put_limit(stack.engine, buyer, what="requests", window="day", amount=amount)
 
 
-async def _ceiling(stack: Stack, buyer: Buyer, amount: int) -> None:
-    await put_limit(stack.engine, buyer, "max_output", "request", amount=amount)
+async def _ceiling(stack: Stack, buyer: Buyer, *, amount: int) -> None:
+    await put_limit(stack.engine, buyer, what="max_output", window="request", amount=amount)
 
 
 @asynccontextmanager
@@ -120,7 +120,7 @@ async def _recorded(stack: Stack) -> AsyncIterator[tuple[AsyncConnection, Trail]
         await audit.append(connection, trail, now=datetime.now(UTC))
 
 
-async def _status(stack: Stack, buyer: Buyer, status: str) -> None:
+async def _status(stack: Stack, buyer: Buyer, *, status: str) -> None:
     async with _recorded(stack) as (connection, trail):
         await tenants.change_tenant(connection, buyer.tenant_id, changes={"status": status}, trail=trail)
 
@@ -138,6 +138,6 @@ async def _new_key(stack: Stack, buyer: Buyer) -> tuple[str, str]:
     return secret, made.id
 
 
-async def _revoke(stack: Stack, buyer: Buyer, key_id: str) -> None:
+async def _revoke(stack: Stack, buyer: Buyer, *, key_id: str) -> None:
     async with _recorded(stack) as (connection, trail):
         await keys.revoke_key(connection, key_id, within=buyer.tenant_id, now=datetime.now(UTC), trail=trail)

@@ -24,7 +24,7 @@ _TOKENS = 24
 async def one_request_a_minute(stack: Stack, *, whole_minute: bool) -> dict[str, Any]:
     """Twenty at once at all gateways: one is served; again just before and just after a minute."""
     buyer = await _buyer(stack)
-    await put_limit(stack.engine, buyer, "requests", "minute", amount=1)
+    await put_limit(stack.engine, buyer, what="requests", window="minute", amount=1)
     await known(stack, buyer)
     found: dict[str, Any] = {}
     first, told = await _served(stack, buyer)
@@ -51,7 +51,7 @@ async def one_token_over(stack: Stack) -> dict[str, Any]:
     buckets = {need - 1: 0, need: 1, 2 * need - 1: 1, 2 * need: 2, 5 * need - 1: 4}
     buyers = await new_buyers(stack.database, [_PLENTY] * len(buckets))
     for buyer, bucket in zip(buyers, buckets, strict=True):
-        await put_limit(stack.engine, buyer, "tokens", "minute", amount=1, burst=bucket)
+        await put_limit(stack.engine, buyer, what="tokens", window="minute", amount=1, burst=bucket)
     await known(stack, buyers[-1])
     runs = [_at_once(stack, buyer, ttft_ms=_LONG_MS, count=8) for buyer in buyers]
     rows = [
@@ -82,8 +82,8 @@ async def task_budget(stack: Stack, *, calls: int) -> dict[str, Any]:
     )
     await settled(stack, buyers)
     loops = [
-        await _loop_row(stack, buyers[1], ran[0], budget=exact, expected=calls),
-        await _loop_row(stack, buyers[2], ran[1], budget=exact - 1, expected=calls - 1),
+        await _loop_row(stack, buyers[1], ran=ran[0], budget=exact, expected=calls),
+        await _loop_row(stack, buyers[2], ran=ran[1], budget=exact - 1, expected=calls - 1),
     ]
     spent = (await history_of(stack, [buyers[3]])).committed
     crowd = {
@@ -99,7 +99,7 @@ async def task_budget(stack: Stack, *, calls: int) -> dict[str, Any]:
 
 
 async def _loop_row(
-    stack: Stack, buyer: Buyer, ran: tuple[int, Answer], *, budget: int, expected: int
+    stack: Stack, buyer: Buyer, *, ran: tuple[int, Answer], budget: int, expected: int
 ) -> dict[str, Any]:
     served, refusal = ran
     spent = (await history_of(stack, [buyer])).committed
@@ -150,7 +150,7 @@ async def _task_need(stack: Stack, buyer: Buyer) -> tuple[int, int]:
 async def _need(stack: Stack) -> int:
     """The tokens that a request holds, as the refusal of one says."""
     buyer = await _buyer(stack)
-    await put_limit(stack.engine, buyer, "tokens", "minute", amount=1)
+    await put_limit(stack.engine, buyer, what="tokens", window="minute", amount=1)
     await known(stack, buyer)
     [refused] = await _at_once(stack, buyer, ttft_ms=1, count=1)
     assert refused.code == "tokens_per_minute", refused

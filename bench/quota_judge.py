@@ -117,7 +117,9 @@ def all_answered(lack: Lack, talks: Mapping[str, Sequence[Talk]]) -> bool:
         return False
     denied_ns, tried_ns = mine[0].answered_ns, mine[-1].sent_ns
     return all(
-        process == lack.process or not _has_some(talk, denied_ns) or _speaks(talk, denied_ns, tried_ns)
+        process == lack.process
+        or not _has_some(talk, denied_ns)
+        or _speaks(talk, after_ns=denied_ns, before_ns=tried_ns)
         for process, talk in talks.items()
     )
 
@@ -127,7 +129,7 @@ def _has_some(talk: Sequence[Talk], at_ns: int) -> bool:
     return bool(told and told[-1])
 
 
-def _speaks(talk: Sequence[Talk], after_ns: int, before_ns: int) -> bool:
+def _speaks(talk: Sequence[Talk], *, after_ns: int, before_ns: int) -> bool:
     return any(each.sent_ns >= after_ns and each.answered_ns <= before_ns for each in talk)
 
 

@@ -257,8 +257,8 @@ async def _set_up(
     burst = BURST if tokens == TOKENS_PER_MINUTE else tokens
     limits = Limits(
         buyer,
-        await put_limit(stack.engine, buyer, "tokens", "minute", amount=tokens, burst=burst),
-        await put_limit(stack.engine, buyer, "concurrent", "running", amount=at_once),
+        await put_limit(stack.engine, buyer, what="tokens", window="minute", amount=tokens, burst=burst),
+        await put_limit(stack.engine, buyer, what="concurrent", window="running", amount=at_once),
     )
     await known(stack, buyer)
     return limits

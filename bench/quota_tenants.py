@@ -29,7 +29,7 @@ _PLAN = (
 async def play(stack: Stack, *, tenants: int, seconds: float) -> dict[str, Any]:
     """What so many tenants cost PostgreSQL, and whether all their limits held."""
     buyers = await new_buyers(stack.database, [_COVERED * mean_picos(_MOST)] * tenants)
-    await put_plan(stack.engine, stack.database, buyers, of=_PLAN)
+    await put_plan(stack.engine, buyers, database=stack.database, of=_PLAN)
     await known(stack, buyers[-1])
     wishes = wishes_of(random.Random(2), secrets=popular(buyers), count=10**6, most=_MOST)
     crowd = Crowd([gateway.port for gateway in stack.gateways], CLIENTS, wishes)
