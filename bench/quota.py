@@ -95,6 +95,9 @@ def wrongs(found: dict[str, Any]) -> list[str]:
             wrong.append(f"{name}: {part['served_without_event']} answers that no event tells of")
         if part["notes_without_event"]:
             wrong.append(f"{name}: {part['notes_without_event']} claims differ from the events")
+    answers = [*(part["requests"]["answers"] for part in found["rounds"]), found["tenants"]["answers"]]
+    if hung := sum(each.get("hung", 0) for each in answers):
+        wrong.append(f"{hung} requests were not answered in half a minute")
     for n, part in enumerate(found["rounds"]):
         if part["utilisation"] < LEAST_USED and not QUICK:
             wrong.append(f"round {n + 1}: {part['utilisation']} of the wallet used")
