@@ -36,10 +36,9 @@ def judge_allowances(world: World, evidence: Evidence, outcome: Outcome) -> None
         holds = {held.allowance_id: held for held in admissions[0].holds}
         for held in holds.values():
             _judge_hold(by_id[held.allowance_id], held, admissions[0], steady=steady, outcome=outcome)
-        if steady and not world.limit_desk.edits:
-            for row in lent:
-                if _applies(row, admissions[0]) and row["id"] not in holds:
-                    outcome.found("mismatched_limits", f"{name[-6:]} was admitted without {_name(row)}")
+        demanded = lent if steady and not world.limit_desk.edits else ()
+        for row in (row for row in demanded if _applies(row, admissions[0]) and row["id"] not in holds):
+            outcome.found("mismatched_limits", f"{name[-6:]} was admitted without {_name(row)}")
     for row in rows:
         if row["window_kind"] == "minute":
             _judge_rate(world, row, outcome)

@@ -38,7 +38,7 @@ _LIMITS = """
 SELECT a.id, a.limit_amount::text, a.spent::text, a.unleased::text,
   coalesce(sum(l.granted - l.settled - l.returned), 0)::text, coalesce(sum(l.uncovered), 0)::text,
   coalesce(a.burst, -1)::text, coalesce(a.level_micros, 0)::text, (a.limit_source IS NULL
-    AND a.scope_kind = 'tenant')::int::text, (a.window_kind = 'running')::int::text
+    AND a.scope_kind = 'tenant')::int::text
 FROM allowance a LEFT JOIN lease l ON l.allowance_id = a.id GROUP BY a.id ORDER BY a.id
 """
 EPOCH_MS = _EPOCH_MS
@@ -57,7 +57,6 @@ class Standing:
     burst: int
     level_micros: int
     is_wallet: int
-    is_running: int
 
     @property
     def is_rate(self) -> bool:
@@ -175,12 +174,13 @@ class Arena:
             asking.answered()
 
     def look(self) -> tuple[list[str], list[Standing]]:
-        """What was notified since the last look, in order, and every allowance as it is committed now.
+        """What was notified since the last look, and every allowance as it is committed now.
 
+        Sorted: in which order one commit notifies follows where its rows happen to lie.
         A listener is sent what was notified before the answer to any statement of its own.
         """
         rows = self.do(self._root.fetch(_LIMITS))
-        heard, self._heard = self._heard, []
+        heard, self._heard = sorted(self._heard), []
         return heard, [Standing(row[0], *(int(value) for value in row[1:])) for row in rows]
 
     def fetch(self, query: str, *arguments: Any) -> list[Any]:

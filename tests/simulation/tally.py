@@ -1,8 +1,7 @@
 """What requests really have of each limit, by true time: told by each process' leases as they move.
 
 Held and used together stay within a limit at every instant; of a rate, what was consumed stays within what
-its bucket holds and what it fills by. A process that dies keeps its holds for good, but what runs in it
-runs no more.
+its bucket holds and what it fills by. What a dead process had counts by what was posted of it.
 """
 
 from __future__ import annotations
@@ -23,23 +22,21 @@ OnTaken = Callable[[str, int], None]
 class Tally:
     """Counts over all processes of a run.   on_taken: told of each allowance that more is taken of.
 
-    consumed: of rates, by allowance, how much when.   held: by allowance and process.   used: by allowance.
+    consumed: of rates, by allowance, how much when.   held, used: by allowance and process.
     """
 
     def __init__(self, now: Callable[[], float], *, on_taken: OnTaken) -> None:
         self.consumed: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self.held: dict[str, Counter[Process]] = defaultdict(Counter)
-        self.used: Counter[str] = Counter()
+        self.used: dict[str, Counter[Process]] = defaultdict(Counter)
         self.holds = 0
         self._now = now
         self._on_taken = on_taken
 
-    def taken(self, allowance_id: str, *, living: bool) -> int:
-        """What is used and held.   living: only what living processes hold."""
-        held = self.held[allowance_id]
-        return self.used[allowance_id] + sum(
-            amount for process, amount in held.items() if not (living and process.dead)
-        )
+    def taken(self, allowance_id: str, *, posted: int) -> int:
+        """What living processes hold, and what is used: posted, or by them alone if that is more."""
+        held, used = (_of_living(each[allowance_id]) for each in (self.held, self.used))
+        return held + max(used, posted)
 
     def take(self, process: Process, needs: Sequence[Need]) -> None:
         self.holds += 1
@@ -52,11 +49,15 @@ class Tally:
         for need in needs:
             if need.rate is None:
                 self.held[need.allowance_id][process] -= need.amount
-                self.used[need.allowance_id] += min(used.get(need.allowance_id, 0), need.amount)
+                self.used[need.allowance_id][process] += min(used.get(need.allowance_id, 0), need.amount)
 
     def consume(self, allowance_id: str, amount: int, *, until: float) -> None:
         """A rate is consumed; what its lease had out when it ended counts from then on."""
         self.consumed[allowance_id].append((min(self._now(), until), amount))
+
+
+def _of_living(amounts: Counter[Process]) -> int:
+    return sum(amount for process, amount in amounts.items() if not process.dead)
 
 
 class CountedLeases(Leases):

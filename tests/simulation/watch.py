@@ -48,7 +48,7 @@ class Watch:
         if known is None or known.is_wallet:
             return
         most = max(limit for _, limit in self.limits[allowance_id])
-        taken = self._world.tally.taken(allowance_id, living=bool(known.is_running))
+        taken = self._world.tally.taken(allowance_id, posted=known.spent - known.unleased)
         if taken > most:
             self.over_limit += 1
             self.findings.append(
