@@ -200,9 +200,9 @@ ALL = (
             Patch("billing.journal.posting", "        await tally.roll_up(self._connection)\n", ""),
             Patch(
                 "billing.journal.posting",
-                "        return sum(unleased.values())\n",
+                "        money = self._facts.allowances\n",
                 f"        {_SPLIT}await tally.roll_up(self._connection)\n"
-                "        return sum(unleased.values())\n",
+                "        money = self._facts.allowances\n",
             ),
         ),
         stirred_by="statement",
@@ -251,7 +251,7 @@ ALL = (
         (
             Patch(
                 "billing.journal.tail",
-                "        elif tail is not Tail.CLEAN:\n            self._look_beyond(tail)\n",
+                "        if tail is not Tail.CLEAN:\n            self._look_beyond(tail)\n",
                 "",
             ),
         ),
