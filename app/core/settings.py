@@ -77,8 +77,8 @@ class Settings(BaseSettings):
     lease_renew_s: float = Field(0.25, gt=0, description="Time between two background renewals of leases.")
     rates_when_cut_off: Literal["share", "closed", "open"] = Field(
         "share",
-        description="What limits per minute do while PostgreSQL is away for longer than 5 s: `share`: each"
-        " process goes on at its last share; `closed`: nothing; `open`: all up to a burst. Money never opens.",
+        description="What limits per minute do while PostgreSQL is away for longer than 5 s: `share`: each "
+        "process goes on at its last share; `closed`: nothing; `open`: all up to a burst. Money never opens.",
     )
     journal_commit_ms: int = Field(
         5,

@@ -73,8 +73,8 @@ async def correct(connection: AsyncConnection, asked: Asked, *, now: datetime) -
     """The correction of a posted event. The same reference of a tenant again returns the first one.
 
     Raises Rejected (404) if there is no such event; Conflict if the reference stands for another correction,
-    if the event's net cost would fall below zero, rise above what its billed tokens are worth or what the
-    request was held for, if a class would have fewer than no tokens, or if more were charged than is available.
+    if the event's net cost would fall below zero, or rise above what its billed tokens are worth or what the
+    request was held for; if a class would have fewer than no tokens, or more were charged than is available.
     """
     event = await _event(connection, asked.request_id)
     purse_of = await find_wallet_of(connection, event["tenant_id"])
