@@ -32,22 +32,30 @@ def codes(answers: list[Any]) -> Counter[str]:
     )
 
 
-async def until_both_know(pair: Pair) -> None:
-    """Wait until both processes refuse a request that no limit of this test covers."""
+async def until_both_know(pair: Pair, ceiling: int) -> None:
+    """Wait until both processes refuse a request by this ceiling of its output."""
 
     async def refused() -> bool:
         huge = chat(max_tokens=1024)
         answers = [await pair.ask(which, huge) for which in range(2)]
-        return all(answer.status_code == 400 for answer in answers)
+        return all(
+            answer.status_code == 400 and answer.json()["error"]["limit"] == str(ceiling)
+            for answer in answers
+        )
 
     await until(refused)
 
 
 async def limited(pair: Pair, database: Database, *limits: Before) -> None:
-    """Set limits; the last one tells when both processes have heard of all of them."""
-    for each in (*limits, limit("max_output", "request", 1000)):
+    """Set limits; the last one tells when both processes have heard of all of them.
+
+    A ceiling stands before, so that no request that asks whether they have uses anything.
+    """
+    await limit("max_output", "request", 1000)(database, pair.seeded)
+    await until_both_know(pair, 1000)
+    for each in (*limits, limit("max_output", "request", 900)):
         await each(database, pair.seeded)
-    await until_both_know(pair)
+    await until_both_know(pair, 900)
 
 
 async def test_one_request_a_minute_is_one_at_all_processes(database: Database, tmp_path: Path) -> None:
