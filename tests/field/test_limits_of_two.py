@@ -63,6 +63,8 @@ async def test_one_request_a_minute_is_one_at_all_processes(database: Database, 
         await limited(pair, database, limit("requests", "minute", 1))
         answers = await ask_all(pair, chat())
         assert codes(answers) == {"served": 1, "requests_per_minute": _ASKED - 1}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert 0 < refused.json()["error"]["retry_after_s"] <= 60
 
 
 @pytest.mark.parametrize(("over", "served"), [(0, 3), (-1, 2)])

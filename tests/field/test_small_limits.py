@@ -1,49 +1,18 @@
-"""The smallest limits, at two processes at once: exact to the last request and pico."""
+"""A task's budget at two processes: exact to the last pico."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from pathlib import Path
 
 import httpx
 
 from app.core.money import format_picos, parse_picos
 from tests.app.gateway.house import chat
-from tests.app.gateway.limited import limit
 from tests.database import Database
-from tests.field.pair import Pair, open_pair, until
+from tests.field.pair import open_pair, until
 from tests.field.stand import rows
 
 _PLENTY = 10**15
-_SHORT = 4
-
-
-def _count(answers: list[httpx.Response]) -> Counter[str]:
-    return Counter("200" if one.status_code == 200 else one.json()["error"]["code"] for one in answers)
-
-
-async def _in_force(pair: Pair, database: Database) -> None:
-    """Wait until both know all limits set so far: the last one refuses what is asked, and takes nothing."""
-    await limit("max_output", "request", _SHORT)(database, pair.seeded)
-    for which in range(2):
-
-        async def refuses(which: int = which) -> bool:
-            answer = await pair.ask(which, chat(max_tokens=_SHORT + 1))
-            return answer.status_code == 400 and answer.json()["error"]["code"] == "output_limit"
-
-        await until(refuses)
-
-
-async def test_one_request_a_minute_is_one_of_twenty_at_both(database: Database, tmp_path: Path) -> None:
-    async with open_pair(database, tmp_path, balance=_PLENTY) as pair:
-        await limit("requests", "minute", 1)(database, pair.seeded)
-        await _in_force(pair, database)
-        body = chat(max_tokens=_SHORT)
-        answers = await asyncio.gather(*(pair.ask(n % 2, body) for n in range(20)))
-        assert _count(answers) == {"200": 1, "requests_per_minute": 19}
-        refused = next(answer for answer in answers if answer.status_code == 429)
-        assert 0 < refused.json()["error"]["retry_after_s"] <= 60
 
 
 async def test_a_task_ends_at_its_budget_to_the_pico_whichever_process_it_asks(
