@@ -7,7 +7,7 @@ from collections.abc import Callable
 from app.core.ids import AllowanceId
 from billing.quota.lease import Hold
 from billing.quota.model import Need
-from tests.billing.quota.world import (
+from tests.billing.quota.parts import (
     ALLOWANCES,
     BOUND_S,
     CONCURRENT,
@@ -17,8 +17,8 @@ from tests.billing.quota.world import (
     RATED,
     Pick,
     Process,
-    World,
-)  # fmt: skip
+)
+from tests.billing.quota.world import World
 
 A, B = ALLOWANCES
 NEEDED = ((A,), (B,), (A, B), (B, A), (RATED,), (CONCURRENT,), EVERY, (RATED, A))

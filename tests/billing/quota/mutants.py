@@ -11,8 +11,8 @@ from billing.quota.lease import Hold, Lease
 from billing.quota.leases import Leases, Release
 from billing.quota.model import Answer, LeaseState, Need, Rate, Sync
 from tests.billing.quota import mutants_of_rates
+from tests.billing.quota.parts import Rules
 from tests.billing.quota.twin import Incarnation, Row, Twin
-from tests.billing.quota.world import Rules
 
 # Moves 1 and 2: the process
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from billing.quota.lease import Hold
 from billing.quota.model import Denied, LeaseReport, Need, Sync
-from tests.billing.quota.world import ALLOWANCES, BOUND_S, RENEW_S, Process, Rules, World
+from tests.billing.quota.parts import ALLOWANCES, BOUND_S, RENEW_S, Process, Rules
+from tests.billing.quota.world import World
 
 A, B = ALLOWANCES
 Story = Callable[[Rules], None]

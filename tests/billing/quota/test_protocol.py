@@ -12,13 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.billing.quota.moves import MOVES, WEIGHTS, doomsday
 from tests.billing.quota.mutants import MUTANTS
+from tests.billing.quota.parts import Pick, Rules
 from tests.billing.quota.scenarios import STORIES as STORIES_OF_LEASES
 from tests.billing.quota.scenarios import Story
 from tests.billing.quota.scenarios_of_rates import STORIES_OF_RATES
-from tests.billing.quota.world import Pick, Rules, World
+from tests.billing.quota.scenarios_of_terms import STORIES_OF_TERMS
+from tests.billing.quota.world import World
 
 LIMITS = (3, 10, 30)
-STORIES = STORIES_OF_LEASES + STORIES_OF_RATES
+STORIES = STORIES_OF_LEASES + STORIES_OF_RATES + STORIES_OF_TERMS
 
 
 def explore(rules: Rules, *, seed: int, steps: int = 40) -> None:
